@@ -1,0 +1,51 @@
+// Scratch memory that a thread keeps between calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace tegula {
+
+// A 64-byte aligned block that only grows; larger than kKeep it is returned
+// to the system after the call that needed it.
+class Arena {
+ public:
+  Arena() = default;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena() { std::free(block_); }
+
+  char* reserve(size_t bytes) {
+    if (bytes > size_) {
+      std::free(block_);
+      size_ = 0;
+      bytes = (bytes + kAlign - 1) / kAlign * kAlign;
+      block_ = static_cast<char*>(std::aligned_alloc(kAlign, bytes));
+      if (block_ == nullptr) throw std::bad_alloc();
+      size_ = bytes;
+    }
+    return block_;
+  }
+
+  void trim() {
+    if (size_ <= kKeep) return;
+    std::free(block_);
+    block_ = nullptr;
+    size_ = 0;
+  }
+
+ private:
+  static constexpr size_t kAlign = 4096;
+  static constexpr size_t kKeep = size_t{8} << 20;
+  char* block_ = nullptr;
+  size_t size_ = 0;
+};
+
+// The calling thread's scratch.
+inline Arena& thread_arena() {
+  thread_local Arena arena;
+  return arena;
+}
+
+}  // namespace tegula

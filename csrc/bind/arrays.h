@@ -1,0 +1,49 @@
+// NumPy arrays become Views, and back.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <vector>
+
+#include "../base/check.h"
+#include "../base/view.h"
+
+namespace tegula {
+
+namespace py = pybind11;
+
+// The arrays of one call. Views point into them, so an Arrays outlives its Views and
+// is destroyed with the GIL held.
+class Arrays {
+ public:
+  // Any strides, read-only too. Big-endian and misaligned arrays, which no kernel
+  // reads, are copied. TypeError unless `array` is an ndarray of a known dtype.
+  View input(py::handle array, const char* name);
+  // None gives an empty View.
+  View optional_input(py::handle array, const char* name) {
+    return array.is_none() ? View{} : input(array, name);
+  }
+  // A writable array of exactly this dtype and shape, whatever its strides.
+  View output(py::handle array, const char* name, DType dtype, const std::vector<int64_t>& shape);
+
+ private:
+  std::vector<py::object> kept_;
+};
+
+// dtype: one of the floats; `like` supplies NumPy's descriptor for bfloat16.
+py::array new_array(DType dtype, const std::vector<int64_t>& shape, py::handle like = {});
+View view_of(const py::array& array, DType dtype);
+
+DType dtype_of(py::handle array, const char* name);  // TypeError when it has none
+
+// "float32 array of shape (2, 3)", "list", "torch.Tensor"
+std::string kind_of(py::handle object);
+
+// Registers each operation's functions; one definition in each bind/<op>.cpp.
+void bind_positional_encoding(py::module_& module);
+void bind_embedding(py::module_& module);
+void bind_mask(py::module_& module);
+void bind_attention(py::module_& module);
+
+}  // namespace tegula

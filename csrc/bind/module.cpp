@@ -1,0 +1,41 @@
+// tegula._core: the functions behind the Python package. No Python object reaches
+// further than this folder, and each operation releases the GIL in one place.
+#include <pybind11/stl.h>
+
+#include "../base/parallel.h"
+#include "../isa/select.h"
+#include "arrays.h"
+
+namespace tegula {
+namespace {
+
+void translate(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ValueError& e) {
+    PyErr_SetString(PyExc_ValueError, e.what());
+  } catch (const TypeError& e) {
+    PyErr_SetString(PyExc_TypeError, e.what());
+  } catch (const IndexError& e) {
+    PyErr_SetString(PyExc_IndexError, e.what());
+  }
+}
+
+}  // namespace
+}  // namespace tegula
+
+PYBIND11_MODULE(_core, module) {
+  using namespace tegula;
+  py::register_local_exception_translator(
+      [](std::exception_ptr error) { if (error) translate(error); });
+
+  module.attr("compiler") = __VERSION__;
+  module.def("isa_name", [] { return kernels().name; });
+  module.def("set_isa", &set_isa, py::arg("name"));
+  module.def("compiled_isas", &compiled_isas);
+  module.def("available_isas", &available_isas);
+  module.def("num_threads", &num_threads, py::arg("requested") = 0);
+  module.def("set_num_threads", &set_num_threads, py::arg("threads"));
+
+  bind_attention(module);
+}

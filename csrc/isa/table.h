@@ -1,0 +1,14 @@
+// One entry per operation: what an instruction set provides.
+#pragma once
+
+#include "../attention/attention.h"
+
+namespace tegula {
+
+struct KernelTable {
+  const char* name;
+  // By float type: float64, float32, float16, bfloat16.
+  AttentionKernels attention[4];
+};
+
+}  // namespace tegula

@@ -1,0 +1,344 @@
+// The SIMD vocabulary: every kernel is written on these words and no others.
+//
+// A Vec<T> is a native vector of kLanes<T> numbers, on which the compiler's own
+// operators work (+ - * / and comparisons, which give a lane mask for ?:).
+// An instruction set's header says how wide a vector is and how many registers a
+// tile may use; where the compiler does not find an instruction by itself, the word
+// asks for it. Everything sits in an unnamed namespace: each instruction-set object
+// has its own copy and exports none of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../base/dtype.h"
+#include "../base/macros.h"
+#include "../base/philox.h"
+
+#if defined(TEGULA_ISA_AVX512)
+#include "vec_avx512.h"
+#elif defined(TEGULA_ISA_AVX2)
+#include "vec_avx2.h"
+#elif defined(TEGULA_ISA_NEON)
+#include "vec_neon.h"
+#else
+#include "vec_scalar.h"
+#endif
+
+namespace tegula {
+namespace {
+
+template <class T, int kBytes>
+struct VecType {
+  typedef T Aligned __attribute__((vector_size(kBytes), may_alias));
+  typedef T Unaligned __attribute__((vector_size(kBytes), aligned(alignof(T)), may_alias));
+};
+
+template <class T>
+using Vec = typename VecType<T, kVectorBytes>::Aligned;
+
+template <class T>
+inline constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+
+// Integers as wide as T: what a comparison of Vec<T> gives, and lane numbers.
+template <int kSize>
+struct IntegerOfSize {
+  using Signed = int32_t;
+  using Unsigned = uint32_t;
+};
+template <>
+struct IntegerOfSize<8> {
+  using Signed = int64_t;
+  using Unsigned = uint64_t;
+};
+template <class T>
+using Int = typename IntegerOfSize<sizeof(T)>::Signed;
+template <class T>
+using UInt = typename IntegerOfSize<sizeof(T)>::Unsigned;
+
+template <class T>
+inline constexpr T kInfinity = static_cast<T>(__builtin_inff());
+
+// ---- memory ----
+
+template <class T>
+TEGULA_INLINE Vec<T> load(const T* p) {  // p is aligned to the vector
+  return *reinterpret_cast<const Vec<T>*>(p);
+}
+template <class T>
+TEGULA_INLINE Vec<T> load_unaligned(const T* p) {
+  return *reinterpret_cast<const typename VecType<T, kVectorBytes>::Unaligned*>(p);
+}
+template <class T>
+TEGULA_INLINE void store(T* p, Vec<T> v) {  // p is aligned to the vector
+  *reinterpret_cast<Vec<T>*>(p) = v;
+}
+template <class T>
+TEGULA_INLINE void store_unaligned(T* p, Vec<T> v) {
+  *reinterpret_cast<typename VecType<T, kVectorBytes>::Unaligned*>(p) = v;
+}
+
+// Past the caches: for results that nobody reads soon. p is aligned to the vector;
+// call stream_fence() before another thread may look.
+template <class T>
+TEGULA_INLINE void store_streaming(T* p, Vec<T> v) {
+#if defined(TEGULA_ISA_AVX512)
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), reinterpret_cast<__m512i>(v));
+#elif defined(TEGULA_ISA_AVX2)
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(v));
+#else
+  store(p, v);
+#endif
+}
+TEGULA_INLINE void stream_fence() {
+#if defined(TEGULA_ISA_AVX512) || defined(TEGULA_ISA_AVX2)
+  _mm_sfence();
+#endif
+}
+
+// ---- lanes ----
+
+template <class T>
+TEGULA_INLINE Vec<T> broadcast(T x) {
+  return x - Vec<T>{};
+}
+
+template <class T>
+TEGULA_INLINE Vec<T> lane_numbers() {
+  Vec<T> lanes{};
+  for (int i = 0; i < kLanes<T>; ++i) lanes[i] = static_cast<T>(i);
+  return lanes;
+}
+
+// The bits of v as lanes of another type.
+template <class To, class V>
+TEGULA_INLINE Vec<To> bits_as(V v) {
+  return reinterpret_cast<Vec<To>>(v);
+}
+
+// The larger number; the second one when either is NaN.
+template <class V>
+TEGULA_INLINE V max_of(V a, V b) {
+  return a > b ? a : b;
+}
+template <class V>
+TEGULA_INLINE V min_of(V a, V b) {
+  return a < b ? a : b;
+}
+
+template <class T>
+TEGULA_INLINE T max_across(Vec<T> v) {
+  T best = v[0];
+  for (int i = 1; i < kLanes<T>; ++i) best = v[i] > best ? v[i] : best;
+  return best;
+}
+
+template <class V>
+TEGULA_INLINE bool any_lane(V mask) {
+  unsigned char bytes[sizeof(V)];
+  __builtin_memcpy(bytes, &mask, sizeof(V));
+  uint64_t word, all = 0;
+  for (size_t i = 0; i < sizeof(V); i += 8) {
+    __builtin_memcpy(&word, bytes + i, 8);
+    all |= word;
+  }
+  return all != 0;
+}
+
+// Rows of a kLanes x kLanes block become its columns: log2(kLanes) steps, each
+// exchanging the half blocks that lie across the diagonal.
+template <size_t... kIndex>
+struct Indices {};
+template <size_t kCount, size_t... kIndex>
+struct MakeIndices : MakeIndices<kCount - 1, kCount - 1, kIndex...> {};
+template <size_t... kIndex>
+struct MakeIndices<0, kIndex...> {
+  using Type = Indices<kIndex...>;
+};
+
+template <class T, int kStep, size_t... kLane>
+TEGULA_INLINE void exchange_halves(Vec<T>& upper, Vec<T>& lower, Indices<kLane...>) {
+  constexpr int kN = sizeof...(kLane);
+#if defined(__clang__)
+  const Vec<T> first = __builtin_shufflevector(
+      upper, lower, (kLane & kStep ? kN + kLane - kStep : kLane)...);
+  lower = __builtin_shufflevector(upper, lower, (kLane & kStep ? kN + kLane : kLane + kStep)...);
+#else
+  using Selector = Vec<Int<T>>;
+  const Vec<T> first = __builtin_shuffle(
+      upper, lower, Selector{static_cast<Int<T>>(kLane & kStep ? kN + kLane - kStep : kLane)...});
+  lower = __builtin_shuffle(
+      upper, lower, Selector{static_cast<Int<T>>(kLane & kStep ? kN + kLane : kLane + kStep)...});
+#endif
+  upper = first;
+}
+
+template <class T, int kStep>
+TEGULA_INLINE void transpose_steps(Vec<T>* rows) {
+  using Lanes = typename MakeIndices<kLanes<T>>::Type;
+  if constexpr (kStep > 0) {
+    TEGULA_UNROLL(16)
+    for (int i = 0; i < kLanes<T>; ++i) {
+      if ((i & kStep) == 0) exchange_halves<T, kStep>(rows[i], rows[i + kStep], Lanes{});
+    }
+    transpose_steps<T, kStep / 2>(rows);
+  }
+}
+
+template <class T>
+TEGULA_INLINE void transpose(Vec<T>* rows) {
+  transpose_steps<T, kLanes<T> / 2>(rows);
+}
+
+// ---- 16-bit floats ----
+
+// A vector's worth of 16-bit numbers that widen to kLanes<float> floats.
+typedef uint16_t Bits16 __attribute__((vector_size(kVectorBytes / 2), may_alias));
+typedef uint16_t UnalignedBits16
+    __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+
+TEGULA_INLINE Vec<float> widen(const BFloat16*, Bits16 bits) {
+  return bits_as<float>(__builtin_convertvector(bits, Vec<uint32_t>) << 16);
+}
+
+TEGULA_INLINE Vec<float> widen(const Half*, Bits16 bits) {
+#if defined(TEGULA_ISA_AVX512)
+  return reinterpret_cast<Vec<float>>(_mm512_cvtph_ps(reinterpret_cast<__m256i>(bits)));
+#elif defined(TEGULA_ISA_AVX2)
+  return reinterpret_cast<Vec<float>>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(bits)));
+#else
+  // Exponent and fraction move to their float places; the product with 2^112 mends
+  // the bias and normalises subnormals. Exponent 31 stays Inf or NaN.
+  const Vec<uint32_t> wide = __builtin_convertvector(bits, Vec<uint32_t>);
+  const Vec<uint32_t> magnitude = (wide & 0x7FFFu) << 13;
+  const Vec<float> scaled = bits_as<float>(magnitude) * 0x1p112f;
+  const Vec<uint32_t> special = bits_as<uint32_t>((wide & 0x7C00u) == 0x7C00u);
+  const Vec<uint32_t> finite_bits = bits_as<uint32_t>(scaled) & ~special;
+  const Vec<uint32_t> special_bits = (magnitude | 0x7F800000u) & special;
+  return bits_as<float>(finite_bits | special_bits | ((wide & 0x8000u) << 16));
+#endif
+}
+
+// Rounds to nearest even; NaN stays NaN.
+TEGULA_INLINE Bits16 narrow(const BFloat16*, Vec<float> v) {
+  const Vec<uint32_t> bits = bits_as<uint32_t>(v);
+  const Vec<uint32_t> rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  const Vec<uint32_t> nan = bits_as<uint32_t>(v != v);
+  return __builtin_convertvector((rounded & ~nan) | (((bits >> 16) | 0x40u) & nan), Bits16);
+}
+
+TEGULA_INLINE Bits16 narrow(const Half*, Vec<float> v) {
+#if defined(TEGULA_ISA_AVX512)
+  return reinterpret_cast<Bits16>(
+      _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(TEGULA_ISA_AVX2)
+  return reinterpret_cast<Bits16>(
+      _mm256_cvtps_ph(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
+#else
+  const Vec<uint32_t> bits = bits_as<uint32_t>(v);
+  const Vec<uint32_t> sign = (bits >> 16) & 0x8000u;
+  const Vec<uint32_t> magnitude = bits & 0x7FFFFFFFu;
+  // Normal results: rebias and round the 13 bits that fall off.
+  const Vec<uint32_t> normal =
+      (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
+  // Subnormal results: adding 0.5 lets the float adder round at 2^-24.
+  const Vec<uint32_t> subnormal =
+      bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - 0x3F000000u;
+  const auto select = [](auto condition, Vec<uint32_t> yes, Vec<uint32_t> no) {
+    const Vec<uint32_t> mask = bits_as<uint32_t>(condition);
+    return (yes & mask) | (no & ~mask);
+  };
+  Vec<uint32_t> result = select(magnitude < 0x38800000u, subnormal, normal);
+  result = select(magnitude >= 0x477FF000u, Vec<uint32_t>{} + 0x7C00u, result);
+  result = select(magnitude > 0x7F800000u, Vec<uint32_t>{} + 0x7E00u, result);
+  return __builtin_convertvector(result | sign, Bits16);
+#endif
+}
+
+// ---- loads and stores between storage type T and compute type C ----
+
+template <class C, class T>
+TEGULA_INLINE Vec<C> load_as(const T* p) {
+  if constexpr (sizeof(T) == 2) {
+    static_assert(sizeof(C) == 4);
+    return widen(p, *reinterpret_cast<const UnalignedBits16*>(p));
+  } else {
+    static_assert(sizeof(T) == sizeof(C));
+    return load_unaligned(p);
+  }
+}
+
+template <class C, class T>
+TEGULA_INLINE void store_as(T* p, Vec<C> v) {
+  if constexpr (sizeof(T) == 2) {
+    *reinterpret_cast<UnalignedBits16*>(p) = narrow(p, v);
+  } else {
+    store_unaligned(p, v);
+  }
+}
+
+// Single numbers go through a vector, so that every place rounds alike.
+template <class C, class T>
+TEGULA_INLINE C load_one(const T* p) {
+  if constexpr (sizeof(T) == 2) {
+    return widen(p, Bits16{} + p->bits)[0];
+  } else {
+    return static_cast<C>(*p);
+  }
+}
+template <class C, class T>
+TEGULA_INLINE void store_one(T* p, C x) {
+  if constexpr (sizeof(T) == 2) {
+    p->bits = narrow(p, broadcast<float>(static_cast<float>(x)))[0];
+  } else {
+    *p = static_cast<T>(x);
+  }
+}
+
+// ---- integers ----
+
+// Full products of the lanes' low 32 bits with m: high and low words.
+TEGULA_INLINE void multiply_words(Vec<uint64_t> a, uint32_t m, Vec<uint64_t>& high,
+                                  Vec<uint64_t>& low) {
+#if defined(TEGULA_ISA_AVX512)
+  const Vec<uint64_t> product = reinterpret_cast<Vec<uint64_t>>(
+      _mm512_mul_epu32(reinterpret_cast<__m512i>(a), _mm512_set1_epi64(m)));
+#elif defined(TEGULA_ISA_AVX2)
+  const Vec<uint64_t> product = reinterpret_cast<Vec<uint64_t>>(
+      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), _mm256_set1_epi64x(m)));
+#else
+  const Vec<uint64_t> product = (a & 0xFFFFFFFFull) * static_cast<uint64_t>(m);
+#endif
+  high = product >> 32;
+  low = product & 0xFFFFFFFFull;
+}
+TEGULA_INLINE void multiply_words(Vec<uint32_t> a, uint32_t m, Vec<uint32_t>& high,
+                                  Vec<uint32_t>& low) {
+  // Even lanes and odd lanes, each as the low words of 64-bit lanes.
+  const Vec<uint64_t> pairs = bits_as<uint64_t>(a);
+  Vec<uint64_t> even_high, even_low, odd_high, odd_low;
+  multiply_words(pairs, m, even_high, even_low);
+  multiply_words(pairs >> 32, m, odd_high, odd_low);
+  high = bits_as<uint32_t>(even_high | (odd_high << 32));
+  low = bits_as<uint32_t>(even_low | (odd_low << 32));
+}
+
+// Philox 4x32-10 in every lane (base/philox.h); U is uint32_t or uint64_t.
+template <class U>
+TEGULA_INLINE void philox_lanes(uint64_t seed, Vec<U> (&c)[4]) {
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    Vec<U> high0, low0, high1, low1;
+    multiply_words(c[0], kPhiloxMultiplier0, high0, low0);
+    multiply_words(c[2], kPhiloxMultiplier1, high1, low1);
+    c[0] = high1 ^ c[1] ^ static_cast<U>(k0);
+    c[1] = low1;
+    c[2] = high0 ^ c[3] ^ static_cast<U>(k1);
+    c[3] = low0;
+    k0 += kPhiloxWeyl0;
+    k1 += kPhiloxWeyl1;
+  }
+}
+
+}  // namespace
+}  // namespace tegula
