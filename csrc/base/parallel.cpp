@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,7 +45,7 @@ struct Job {
   std::atomic<int> seats{0};    // workers that may still enter
   std::atomic<int> inside{0};   // workers that have entered and not left
   std::atomic<bool> failed{false};
-  std::exception_ptr error;
+  std::exception_ptr error{};
 
   void run() {
     for (;;) {

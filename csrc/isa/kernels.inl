@@ -9,7 +9,7 @@
 //
 #include "../simd/gemm.inl"
 //
-#include "../attention/forward_kernel.inl"
+#include "../attention/weights_kernel.inl"
 
 namespace tegula {
 

@@ -116,6 +116,22 @@ TEGULA_INLINE Vec<To> bits_as(V v) {
   return reinterpret_cast<Vec<To>>(v);
 }
 
+// The same bits, of which the compiler knows nothing: keeps it from fusing a product with
+// an addition that, in another copy of the code, it would leave alone.
+template <class V>
+TEGULA_INLINE V opaque(V v) {
+#if defined(__aarch64__)
+  asm("" : "+w"(v));
+#elif defined(TEGULA_ISA_AVX512)
+  asm("" : "+v"(v));
+#elif defined(__SSE2__)
+  asm("" : "+x"(v));
+#else
+  asm("" : "+m"(v));
+#endif
+  return v;
+}
+
 // The larger number; the second one when either is NaN.
 template <class V>
 TEGULA_INLINE V max_of(V a, V b) {
