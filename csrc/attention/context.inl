@@ -122,7 +122,7 @@ struct Context {
       w.slope[place] = a.alibi != nullptr ? static_cast<C>(a.alibi[head]) : C(0);
       add_row(block->sight, lo, hi);
       add_row(block->lanes[block->rows / kLanes<C>], lo, hi);
-      KeyRange& group = block->groups[block->rows / kGroupRows];
+      KeyRange& group = block->groups[block->rows / kGroup<C>];
       if (lo < group.begin) group.begin = lo;
       if (hi > group.end) group.end = hi;
       if (lo < sight.begin) sight.begin = lo;

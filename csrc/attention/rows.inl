@@ -12,9 +12,7 @@ template <class C>
 inline constexpr int kBlockRows = kBlockVectors * kLanes<C>;
 
 // Keys of a score tile. Tiles lie at multiples of it.
-inline constexpr int kKeyTile = 64;
-// Rows of a value tile; a group of them shares a key range.
-inline constexpr int kGroupRows = 4;
+inline constexpr int kKeyTile = 128;
 // Ranges of scores and weights are rounded to this many keys: what one Philox call
 // decides, and a whole number of units in every format.
 inline constexpr int kKeyQuad = 4;
@@ -26,6 +24,10 @@ template <class C>
 inline constexpr int kCutRows = kLanes<C> / 2 > kFewRows ? kLanes<C> / 2 : kFewRows + 1;
 
 static_assert(kKeyChunk % kKeyTile == 0 && kKeyTile % kKeyQuad == 0);
+
+// Rows of a value tile. Such a group lies within one vector of rows and shares a key range.
+template <class C>
+inline constexpr int kGroup = kGroupRows < kLanes<C> ? kGroupRows : kLanes<C>;
 
 // Half-open range of keys; empty when end <= begin.
 struct KeyRange {
@@ -62,7 +64,7 @@ struct Block {
   int rows;
   Sight sight;
   Sight lanes[kBlockVectors];                   // of each vector of rows
-  KeyRange groups[kBlockRows<C> / kGroupRows];  // what some row of a group sees
+  KeyRange groups[kBlockRows<C> / kGroup<C>];   // what some row of a group sees
 
   TEGULA_INLINE bool few() const { return rows <= kFewRows; }
   TEGULA_INLINE int vectors() const { return (rows + kLanes<C> - 1) / kLanes<C>; }

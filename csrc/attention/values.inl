@@ -12,19 +12,31 @@ TEGULA_INLINE KeyRange units_of_keys(KeyRange range) {
   return {range.begin / F::kUnitValues, (range.end + F::kUnitValues - 1) / F::kUnitValues};
 }
 
-// Sums of `kRows` rows from slot + row on, over value units `range` at `values`.
-template <int kRows, class T, class F>
+// Adds units `range` of `values` to the sums of kRows rows from `row` on, for kVectors
+// vectors of d from `first` on.
+template <int kRows, int kVectors, class T, class F>
 TEGULA_INLINE void add_values(Context<T, F>& c, const Block<typename F::Compute>& block, int row,
-                              KeyRange range, const typename F::Unit* values,
+                              KeyRange range, int64_t first, const typename F::Unit* values,
                               int64_t value_stride) {
+  const int64_t d = first * kLanes<typename F::Compute>;
   // weights[unit][row] or weights[row][unit], see scores.inl
   const int64_t unit_step = block.few() ? 1 : block.width();
   const int64_t row_step = block.few() ? kKeyTile / F::kUnitValues : 1;
-  value_rows<F, kRows>(
+  value_tile<F, kRows, kVectors>(
       c.w.weights + range.begin * unit_step + row * row_step, unit_step, row_step,
-      values + range.begin * value_stride, value_stride, range.end - range.begin,
-      c.w.sum + (block.slot + row) * c.w.value_stride, c.w.value_stride,
-      c.w.value_stride / kLanes<typename F::Compute>, c.w.rescale + row);
+      values + range.begin * value_stride + d, value_stride, range.end - range.begin,
+      c.w.sum + (block.slot + row) * c.w.value_stride + d, c.w.value_stride, c.w.rescale + row);
+}
+
+// The same for all of d.
+template <int kRows, class T, class F>
+TEGULA_INLINE void add_value_rows(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                  int row, KeyRange range, const typename F::Unit* values,
+                                  int64_t value_stride) {
+  for_panels<kValueVectors<kRows>>(
+      0, c.w.value_stride / kLanes<typename F::Compute>, [&](int64_t first, auto vectors) {
+        add_values<kRows, vectors.value>(c, block, row, range, first, values, value_stride);
+      });
 }
 
 // Keys that some row of the block sees and another does not; their values meet weights
@@ -82,7 +94,7 @@ TEGULA_NOINLINE void add_values_carefully(Context<T, F>& c,
                   load_unaligned(c.tile.values + unit * c.tile.value_stride + d), keep));
       }
     }
-    add_values<1>(c, block, row, range, c.w.clean_values, c.w.value_stride);
+    add_value_rows<1>(c, block, row, range, c.w.clean_values, c.w.value_stride);
   }
 }
 
@@ -95,15 +107,22 @@ TEGULA_NOINLINE void add_values_block(Context<T, F>& c, const Block<typename F::
   if (block.few()) {
     const KeyRange range = units_of_keys<F>(c.tile.local(block.sight.some));
     switch (block.rows) {
-      case 1: return add_values<1>(c, block, 0, range, values, stride);
-      case 2: return add_values<2>(c, block, 0, range, values, stride);
-      default: return add_values<4>(c, block, 0, range, values, stride);
+      case 1: return add_value_rows<1>(c, block, 0, range, values, stride);
+      case 2: return add_value_rows<2>(c, block, 0, range, values, stride);
+      default: return add_value_rows<4>(c, block, 0, range, values, stride);
     }
   }
-  for (int row = 0; row < block.rows; row += kGroupRows) {
-    const KeyRange range = units_of_keys<F>(c.tile.local(block.groups[row / kGroupRows]));
-    if (!range.empty()) add_values<kGroupRows>(c, block, row, range, values, stride);
-  }
+  // A panel of the values stays in the first cache while all rows pass over it.
+  using C = typename F::Compute;
+  constexpr int kRows = kGroup<C>;
+  for_panels<kValueVectors<kRows>>(
+      0, c.w.value_stride / kLanes<C>, [&](int64_t first, auto vectors) {
+        for (int row = 0; row < block.rows; row += kRows) {
+          const KeyRange range = units_of_keys<F>(c.tile.local(block.groups[row / kRows]));
+          if (range.empty()) continue;
+          add_values<kRows, vectors.value>(c, block, row, range, first, values, stride);
+        }
+      });
 }
 
 }  // namespace

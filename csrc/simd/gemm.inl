@@ -3,6 +3,8 @@
 // Both read one operand as broadcasts and the other as vectors, and hold a tile of
 // accumulators in registers. Each accumulator is one chain of multiply-adds in the order
 // of the reduced axis, so a result's bits do not depend on the shape of the tile.
+// They stay functions of their own: inlined among other code, compilers run out of
+// registers and spill operands inside the loop.
 #pragma once
 
 #include "vec.h"
@@ -59,6 +61,11 @@ struct DotFormat {
 };
 #endif
 
+template <int kNumber>
+struct Constant {
+  static constexpr int value = kNumber;
+};
+
 template <class Unit>
 TEGULA_INLINE Vec<Unit> broadcast_from(const char* p) {
   Unit unit;
@@ -70,7 +77,7 @@ TEGULA_INLINE Vec<Unit> broadcast_from(const char* p) {
 // vectors of columns. `rows` steps row_bytes from row to row; best[c] becomes the
 // largest of itself and the column's results.
 template <class F, int kRows, int kVectors>
-TEGULA_INLINE void score_tile(const char* __restrict rows, int64_t row_bytes, int64_t units,
+TEGULA_NOINLINE void score_tile(const char* __restrict rows, int64_t row_bytes, int64_t units,
                               const typename F::Unit* __restrict columns, int64_t column_stride,
                               typename F::Compute* __restrict out, int64_t out_stride,
                               Vec<typename F::Compute>* best) {
@@ -109,7 +116,7 @@ TEGULA_INLINE void score_tile(const char* __restrict rows, int64_t row_bytes, in
 // kRows rows and kVectors vectors of d; weights step by weight_step from unit to unit
 // and by row_step from row to row.
 template <class F, int kRows, int kVectors>
-TEGULA_INLINE void value_tile(const typename F::Unit* __restrict weights, int64_t weight_step,
+TEGULA_NOINLINE void value_tile(const typename F::Unit* __restrict weights, int64_t weight_step,
                               int64_t row_step, const typename F::Unit* __restrict values,
                               int64_t value_stride, int64_t units,
                               typename F::Compute* __restrict out, int64_t out_stride,
@@ -125,14 +132,14 @@ TEGULA_INLINE void value_tile(const typename F::Unit* __restrict weights, int64_
   TEGULA_UNROLL(2)
   for (int64_t u = 0; u < units; ++u) {
     Vec<Unit> value[kVectors];
-    TEGULA_UNROLL(4)
+    TEGULA_UNROLL(8)
     for (int j = 0; j < kVectors; ++j) {
       value[j] = load_unaligned(values + u * value_stride + j * kLanes<Unit>);
     }
-    TEGULA_UNROLL(4)
+    TEGULA_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
       const Vec<Unit> weight = broadcast(weights[u * weight_step + r * row_step]);
-      TEGULA_UNROLL(4)
+      TEGULA_UNROLL(8)
       for (int j = 0; j < kVectors; ++j) sum[r][j] = F::multiply_add(sum[r][j], weight, value[j]);
     }
   }
@@ -141,26 +148,17 @@ TEGULA_INLINE void value_tile(const typename F::Unit* __restrict weights, int64_
   }
 }
 
-// value_tile over all `vectors` vectors of d.
-template <class F, int kRows>
-TEGULA_INLINE void value_rows(const typename F::Unit* weights, int64_t weight_step,
-                              int64_t row_step, const typename F::Unit* values,
-                              int64_t value_stride, int64_t units, typename F::Compute* out,
-                              int64_t out_stride, int64_t vectors,
-                              const typename F::Compute* scale) {
-  constexpr int kN = kLanes<typename F::Compute>;
-  int64_t j = 0;
-  for (; j + kValueVectors <= vectors; j += kValueVectors) {
-    value_tile<F, kRows, kValueVectors>(weights, weight_step, row_step, values + j * kN,
-                                        value_stride, units, out + j * kN, out_stride, scale);
-  }
-  for (; j + 2 <= vectors; j += 2) {
-    value_tile<F, kRows, 2>(weights, weight_step, row_step, values + j * kN, value_stride, units,
-                            out + j * kN, out_stride, scale);
-  }
-  if (j < vectors) {
-    value_tile<F, kRows, 1>(weights, weight_step, row_step, values + j * kN, value_stride, units,
-                            out + j * kN, out_stride, scale);
+// Vectors of d that a value tile of kRows rows covers.
+template <int kRows>
+inline constexpr int kValueVectors = kAccumulators / kRows < 8 ? kAccumulators / kRows : 8;
+
+// Calls tile(first, vectors as a constant) for panels that cover `vectors` vectors: the
+// widest first, halves of it for the rest.
+template <int kWidth, class Tile>
+TEGULA_INLINE void for_panels(int64_t first, int64_t vectors, Tile&& tile) {
+  for (; first + kWidth <= vectors; first += kWidth) tile(first, Constant<kWidth>{});
+  if constexpr (kWidth > 1) {
+    if (first < vectors) for_panels<(kWidth + 1) / 2>(first, vectors, tile);
   }
 }
 
