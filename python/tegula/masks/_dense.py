@@ -54,15 +54,11 @@ class Dense(Mask):
                 "(B, Lk), is masks.padding(keep=...)"
             )
         if self._heads not in (1, heads):
-            raise ValueError(
-                f"mask has shape {self._shape_given}, but axis 1 must be 1 or the {heads} query heads"
-            )
+            raise ValueError(f"mask has shape {self._shape_given}, but axis 1 must be 1 or the {heads} query heads")
         return self._lo, self._hi, self._array
 
     def _batch_error(self, batch: int) -> str:
-        return (
-            f"mask has shape {self._shape_given}, but axis 0 must be 1 or the {batch} batch entries"
-        )
+        return f"mask has shape {self._shape_given}, but axis 0 must be 1 or the {batch} batch entries"
 
     def _sizes(self) -> tuple[int | None, int | None]:
         return self._shape_given[-2], self._shape_given[-1]
@@ -80,20 +76,15 @@ def once_along_stride_0(array: Bools) -> Bools:
 def check_is_bool(value: Any) -> Bools:
     """`value` when it is a bool array; TypeError, saying what to do, when it is anything else."""
     if not isinstance(value, np.ndarray):
-        raise TypeError(
-            f"mask must be a mask of tegula.masks or a bool array, got {type(value).__name__}"
-        )
+        raise TypeError(f"mask must be a mask of tegula.masks or a bool array, got {type(value).__name__}")
     if value.dtype.kind == "b":
         return value
     kind = described(value, value)
     if value.dtype.kind == "f" or value.dtype.name.startswith("bfloat16"):
-        raise TypeError(
-            f"mask must be bool, True = may attend, got {kind}; numbers to add to the scores go to bias="
-        )
+        raise TypeError(f"mask must be bool, True = may attend, got {kind}; numbers to add to the scores go to bias=")
     if value.dtype.kind in "iu":
         raise TypeError(
-            f"mask must be bool, True = may attend, got {kind}; "
-            "if 1 means may attend, .astype(bool) makes it one"
+            f"mask must be bool, True = may attend, got {kind}; if 1 means may attend, .astype(bool) makes it one"
         )
     raise TypeError(f"mask must be bool, True = may attend, got {kind}")
 

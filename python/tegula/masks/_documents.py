@@ -37,9 +37,7 @@ class Inside:
         if causal is not None:
             self.right = 0
 
-    def keys(
-        self, rank: Integers, q_count: Integers, k_count: Integers
-    ) -> tuple[Integers, Integers]:
+    def keys(self, rank: Integers, q_count: Integers, k_count: Integers) -> tuple[Integers, Integers]:
         """The keys [first, last) that query number `rank` of q_count sees, of k_count."""
         first, last = np.zeros_like(k_count), k_count
         if self.everything:
@@ -73,9 +71,7 @@ class Packed(Mask):
                 )
         q_counts, k_counts = np.diff(q), np.diff(k)
         rank = np.arange(q[-1]) - np.repeat(q[:-1], q_counts)
-        first, last = Inside(causal, window).keys(
-            rank, np.repeat(q_counts, q_counts), np.repeat(k_counts, q_counts)
-        )
+        first, last = Inside(causal, window).keys(rank, np.repeat(q_counts, q_counts), np.repeat(k_counts, q_counts))
         start = np.repeat(k[:-1], q_counts)
         # A row without keys: lo = the end, hi = 0.
         empty = last <= first
@@ -173,9 +169,7 @@ class Documents(Mask):
                 if self._q_shape[-1] != q_len
                 else ("k", self._k_shape, "k_len", k_len)
             )
-            raise ValueError(
-                f"document ids {name} have shape {shape}, but the last axis must be {axis} = {length}"
-            )
+            raise ValueError(f"document ids {name} have shape {shape}, but the last axis must be {axis} = {length}")
         return self._lo, self._hi, self._pairs()
 
     def _pairs(self) -> Bools | None:
@@ -193,11 +187,7 @@ class Documents(Mask):
         return frozen(pairs[:, None])
 
     def _batch_error(self, batch: int) -> str:
-        name, shape = (
-            ("q", self._q_shape)
-            if math.prod(self._q_shape[:-1]) not in (1, batch)
-            else ("k", self._k_shape)
-        )
+        name, shape = ("q", self._q_shape) if math.prod(self._q_shape[:-1]) not in (1, batch) else ("k", self._k_shape)
         return f"document ids {name} have shape {shape}, expected one row for each of {batch} batch entries"
 
     def _sizes(self) -> tuple[int | None, int | None]:

@@ -31,9 +31,7 @@ def as_rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def integers(value: Any, name: str) -> npt.NDArray[Any]:
     """An integer array of any kind and shape, or TypeError."""
     array = np.asarray(value)
-    if array.size == 0 and not isinstance(
-        value, np.ndarray
-    ):  # an empty list has no type of its own
+    if array.size == 0 and not isinstance(value, np.ndarray):  # an empty list has no type of its own
         return array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers, got {described(value, array)}")
@@ -45,9 +43,7 @@ def bools(value: Any, name: str) -> Bools:
     array = np.asarray(value)
     if array.dtype.kind != "b":
         hint = "; .astype(bool) makes it one" if array.dtype.kind in "iu" else ""
-        raise TypeError(
-            f"{name} must be a bool array, True = real, got {described(value, array)}{hint}"
-        )
+        raise TypeError(f"{name} must be a bool array, True = real, got {described(value, array)}{hint}")
     return array
 
 
@@ -94,8 +90,7 @@ def check_lengths(lengths: Integers, name: str, longest: int, axis: str) -> None
     """ValueError unless every length fits an axis of `longest`."""
     if lengths.size and lengths.max() > longest:
         raise ValueError(
-            f"{named_element(lengths, name, lengths > longest)}, outside [0, {longest}]: "
-            f"{axis} is {longest}"
+            f"{named_element(lengths, name, lengths > longest)}, outside [0, {longest}]: {axis} is {longest}"
         )
 
 
@@ -133,17 +128,13 @@ def borders_of(value: Any, name: str) -> Integers:
     """cu_seqlens: where documents begin and end in a packed row."""
     array = integers(value, name)
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(
-            f"{name} must have shape (documents + 1,), at least (1,), got shape {array.shape}"
-        )
+        raise ValueError(f"{name} must have shape (documents + 1,), at least (1,), got shape {array.shape}")
     if array[0] != 0:
         raise ValueError(f"{name}[0] is {array[0]}: the first document begins at 0")
     falls = array[1:] < array[:-1]
     if falls.any():
         i = int(np.argmax(falls))
-        raise ValueError(
-            f"{name} decreases: {name}[{i}] is {array[i]} and {name}[{i + 1}] is {array[i + 1]}"
-        )
+        raise ValueError(f"{name} decreases: {name}[{i}] is {array[i]} and {name}[{i + 1}] is {array[i + 1]}")
     if array[-1] > LONGEST:
         raise ValueError(f"{name}[-1] is {array[-1]}, more than {LONGEST}")
     return frozen(array.astype(np.int64))
@@ -153,6 +144,5 @@ def check_borders(borders: Integers, name: str, length: int, axis: str) -> None:
     """ValueError unless the last document ends where the axis does."""
     if borders[-1] != length:
         raise ValueError(
-            f"{name} ends at {borders[-1]}, but {axis} is {length}: "
-            "the last document must end where the row does"
+            f"{name} ends at {borders[-1]}, but {axis} is {length}: the last document must end where the row does"
         )

@@ -169,10 +169,7 @@ class Prefix(Aligned):
     def _batch_error(self, batch: int) -> str:
         if self._lengths.size in (1, batch):
             return super()._batch_error(batch)
-        return (
-            f"lengths has shape {self._lengths.shape}, "
-            f"expected one entry for each of {batch} batch entries"
-        )
+        return f"lengths has shape {self._lengths.shape}, expected one entry for each of {batch} batch entries"
 
 
 # Masks without arguments are the same object each time, which keeps its last result.
@@ -308,9 +305,7 @@ def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = 
     return Window(count - 1, 0, align, offset, "sliding", str(size))
 
 
-def prefix(
-    lengths: npt.ArrayLike, align: str | None = None, offset: npt.ArrayLike | None = None
-) -> Mask:
+def prefix(lengths: npt.ArrayLike, align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:
     """Return the prefix-LM mask: everybody sees the prefix, and causally what follows it.
 
     Parameters

@@ -146,9 +146,7 @@ class Mask:
         _native.fill(out, *self._of_lengths(q_len, k_len))
         return out
 
-    def additive(
-        self, q_len: int, k_len: int, dtype: npt.DTypeLike = "float32"
-    ) -> npt.NDArray[Any]:
+    def additive(self, q_len: int, k_len: int, dtype: npt.DTypeLike = "float32") -> npt.NDArray[Any]:
         """Return the mask as floats to add to scores: 0 = may attend, -inf = may not.
 
         Parameters
@@ -191,9 +189,7 @@ class Mask:
         return int(counts.sum()) * (rows // counts.size) if counts.size else 0
 
     def _of_lengths(self, q_len: int, k_len: int) -> Lowered:
-        return self._lower(
-            self._batch, self._heads, length_of(q_len, "q_len"), length_of(k_len, "k_len")
-        )
+        return self._lower(self._batch, self._heads, length_of(q_len, "q_len"), length_of(k_len, "k_len"))
 
     def _shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
         pair = (length_of(q_len, "q_len"), length_of(k_len, "k_len"))

@@ -55,9 +55,7 @@ class Real:
         if self.lengths is not None:
             check_lengths(self.lengths, self.name, length, axis)
         elif self.shape[-1] != length:
-            raise ValueError(
-                f"{self.name} has shape {self.shape}, but its last axis must be {axis} = {length}"
-            )
+            raise ValueError(f"{self.name} has shape {self.shape}, but its last axis must be {axis} = {length}")
 
     def batch_error(self, batch: int) -> str:
         return f"{self.name} has shape {self.shape}, expected one entry for each of {batch} batch entries"
@@ -108,9 +106,7 @@ class Padding(Mask):
         real_queries = None
         if queries is not None:
             real_queries = Real(queries, "queries", keep=np.asarray(queries).dtype.kind == "b")
-            options["queries"] = (
-                real_queries.lengths if real_queries.lengths is not None else real_queries.bools
-            )
+            options["queries"] = real_queries.lengths if real_queries.lengths is not None else real_queries.bools
         held = [(r.name, r.batch) for r in (keys, real_queries) if r is not None]
         self._begin(spelled("padding", *words, **options), common(held, "batch entries"))
         self._set(_keys=keys, _queries=real_queries, _lo=ZERO, _hi=ZERO, _irregular=False)
@@ -193,9 +189,7 @@ def padding(
     return Padding(lengths, keep, queries)
 
 
-def positions(
-    *, cu_seqlens: npt.ArrayLike | None = None, keep: npt.ArrayLike | None = None
-) -> Integers:
+def positions(*, cu_seqlens: npt.ArrayLike | None = None, keep: npt.ArrayLike | None = None) -> Integers:
     """Return the position of each token in its own document, or behind its own left padding.
 
     For the ``positions`` of `tegula.embedding` and `tegula.positional_encoding`.
