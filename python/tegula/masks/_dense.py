@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from . import _native
 from ._inputs import Bools, bools, described, frozen
-from ._kinds import spelled
-from ._mask import Lowered, Mask, Rows
+from ._mask import Described, Lowered, Mask, Rows
 
 SHAPES = "(Lq, Lk), (B, 1, Lq, Lk), (1, H, Lq, Lk) or (B, H, Lq, Lk)"
 
@@ -38,7 +37,7 @@ class Dense(Mask):
                 "which keys are real is masks.padding(keep=...)"
             )
         batch, heads = (1, 1) if len(shape) == 2 else shape[:2]
-        self._begin(spelled("dense", f"<bool array of shape {shape}>"), batch, heads)
+        self._begin("dense", Described(f"<bool array of shape {shape}>"), batch=batch, heads=heads)
         compact = once_along_stride_0(array.reshape(batch, heads, *shape[-2:]))
         lo, hi, irregular = _native.scan(compact)
         view: Bools | None = None

@@ -18,8 +18,8 @@ from ._inputs import (
     integers,
     window_of,
 )
-from ._kinds import ALIGNMENTS, short, spelled
-from ._mask import Lowered, Mask, Rows, common
+from ._kinds import ALIGNMENTS
+from ._mask import Described, Lowered, Mask, Rows, common, shown
 
 
 class Inside:
@@ -75,18 +75,11 @@ class Packed(Mask):
         start = np.repeat(k[:-1], q_counts)
         # A row without keys: lo = the end, hi = 0.
         empty = last <= first
-        self._begin(
-            spelled(
-                "documents",
-                cu_seqlens=q,
-                cu_seqlens_k=None if cu_seqlens_k is None else k,
-                causal=causal,
-                window=window,
-            )
-        )
+        k_given = None if cu_seqlens_k is None else k
+        self._begin("documents", cu_seqlens=q, cu_seqlens_k=k_given, causal=causal, window=window)
         self._set(
             _borders=q,
-            _k_borders=None if cu_seqlens_k is None else k,
+            _k_borders=k_given,
             _lo=row_bounds(np.where(empty, k[-1], start + first)[None]),
             _hi=row_bounds(np.where(empty, 0, start + last)[None]),
         )
@@ -129,15 +122,8 @@ class Documents(Mask):
         k_ids = q_ids if k is None else ids_of(k, "k")
         q_rows, k_rows = as_rows(q_ids), as_rows(k_ids)
         batch = common([("q", len(q_rows)), ("k", len(k_rows))], "batch entries")
-        self._begin(
-            spelled(
-                "documents",
-                *(short(ids) for ids in (q_ids, k_ids)[: 1 if k is None else 2]),
-                causal=causal,
-                window=window,
-            ),
-            batch,
-        )
+        given = [Described(shown(ids)) for ids in ((q_ids,) if k is None else (q_ids, k_ids))]
+        self._begin("documents", *given, causal=causal, window=window, batch=batch)
         q_doc, k_doc, count = document_numbers(q_rows, k_rows)
         k_order, k_count, k_begin = listed(k_doc, count)
         q_order, q_count, q_begin = listed(q_doc, count)

@@ -81,9 +81,10 @@ def named_element(array: npt.NDArray[Any], name: str, bad: npt.NDArray[Any]) -> 
 def lengths_of(value: Any, name: str) -> Integers:
     """Lengths of any shape as int64, none of them negative."""
     array = integers(value, name)
-    if array.size and array.min() < 0:
-        raise ValueError(f"{named_element(array, name, array < 0)}: a length is at least 0")
-    return frozen(np.minimum(array, LONGEST + 1).astype(np.int64))
+    lengths = array.astype(np.int64)
+    if lengths.size and lengths.min() < 0:  # also beyond int64
+        raise ValueError(f"{named_element(array, name, lengths < 0)}, outside [0, {LONGEST}]")
+    return frozen(lengths)
 
 
 def check_lengths(lengths: Integers, name: str, longest: int, axis: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from ._mask import Lowered, Mask, Rows, common
 ALIGNMENTS = ("bottom_right", "top_left")
 
 
+@functools.lru_cache(maxsize=64)
 def constant(value: int) -> Rows:
     """The same bound for every row."""
-    return frozen(np.full((1, 1, 1), value, np.int32))
+    return frozen(np.array([[[value]]], np.int32))
 
 
 ZERO = constant(0)
@@ -51,23 +53,6 @@ def ramp(first: int | Integers, q_len: int, k_len: int) -> Rows:
     return frozen(rows.astype(np.int32, copy=False))
 
 
-def short(array: npt.NDArray[Any]) -> str:
-    """An array as a repr shows it."""
-    if array.size <= 8:
-        return str(array.tolist())
-    return f"<{array.dtype} array of shape {array.shape}>"
-
-
-def spelled(name: str, *arguments: str, **options: Any) -> str:
-    """How a mask was written; an option that is None is left out."""
-    words = list(arguments)
-    for key, value in options.items():
-        if value is not None:
-            text = short(value) if isinstance(value, np.ndarray) else repr(value)
-            words.append(f"{key}={text}")
-    return f"masks.{name}({', '.join(words)})"
-
-
 class Aligned(Mask):
     """A mask that compares query numbers with key numbers, and so must know how they align."""
 
@@ -93,7 +78,7 @@ class Aligned(Mask):
             return k_len - q_len
         if self._align is None and q_len != k_len:
             raise ValueError(
-                f"{self._text} with q_len {q_len} and k_len {k_len}: the lengths differ, so name the "
+                f"{self!r} with q_len {q_len} and k_len {k_len}: the lengths differ, so name the "
                 'alignment: align="bottom_right" (the last query sees the last key), '
                 'align="top_left" (the first query sees the first key), or offset='
             )
@@ -110,7 +95,7 @@ class Full(Mask):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self._begin("masks.full()")
+        self._begin("full")
 
     def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
         return ZERO, constant(k_len), None
@@ -131,10 +116,10 @@ class Window(Aligned):
         align: str | None,
         offset: Any,
         name: str,
-        *arguments: str,
+        *arguments: int | None,
     ) -> None:
         batch = self._set_alignment(align, offset)
-        self._begin(spelled(name, *arguments, align=align, offset=self._offset), batch)
+        self._begin(name, *arguments, align=align, offset=self._offset, batch=batch)
         self._set(_left=left, _right=right)
 
     def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
@@ -157,14 +142,16 @@ class Prefix(Aligned):
     def __init__(self, lengths: Any, align: str | None, offset: Any) -> None:
         batch = self._set_alignment(align, offset)
         self._set(_lengths=lengths_of(lengths, "lengths"))
-        text = spelled("prefix", short(self._lengths), align=align, offset=self._offset)
-        counts = [("lengths", self._lengths.size), ("offset", batch)]
-        self._begin(text, common(counts, "batch entries"))
+        batch = common([("lengths", self._lengths.size), ("offset", batch)], "batch entries")
+        self._begin("prefix", self._lengths, align=align, offset=self._offset, batch=batch)
 
     def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
         check_lengths(self._lengths, "lengths", k_len, "k_len")
         causal = ramp(self._shift(q_len, k_len) + 1, q_len, k_len)
         return ZERO, frozen(np.maximum(causal, per_batch(self._lengths))), None
+
+    def _reach(self) -> int:
+        return max(super()._reach(), int(self._lengths.max(initial=0)))
 
     def _batch_error(self, batch: int) -> str:
         if self._lengths.size in (1, batch):
@@ -265,7 +252,7 @@ def window(
     array([2, 3, 4, 4, 4, 4, 4, 3])
     """
     counts = count_of(left, "left"), count_of(right, "right")
-    return Window(*counts, align, offset, "window", str(left), str(right))
+    return Window(*counts, align, offset, "window", *counts)
 
 
 def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:
@@ -302,7 +289,7 @@ def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = 
         raise TypeError("size must be an integer, got None; causal() has no limit")
     count = count_of(size, "size", least=1)
     assert count is not None
-    return Window(count - 1, 0, align, offset, "sliding", str(size))
+    return Window(count - 1, 0, align, offset, "sliding", count)
 
 
 def prefix(lengths: npt.ArrayLike, align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:

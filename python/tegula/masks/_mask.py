@@ -39,22 +39,22 @@ class Mask:
     """
 
     # The batch entries and heads it tells apart (1: the same for all), the last result of `_lower`
-    # with the four numbers it was made for, and how it was written.
-    __slots__ = ("_batch", "_heads", "_last", "_text")
+    # with the four numbers it was made for, and how it was written: name, arguments, options.
+    __slots__ = ("_batch", "_heads", "_last", "_written")
     __array_ufunc__: ClassVar[None] = None  # array & mask comes here instead of to NumPy
 
     _batch: int
     _heads: int
     _last: tuple[tuple[int, int, int, int], Lowered] | None
-    _text: str
+    _written: tuple[str, tuple[Any, ...], dict[str, Any]]
 
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
-    def _begin(self, text: str, batch: int = 1, heads: int = 1) -> None:
-        """Set what every kind has."""
-        self._set(_text=text, _batch=batch, _heads=heads, _last=None)
+    def _begin(self, name: str, *arguments: Any, batch: int = 1, heads: int = 1, **options: Any) -> None:
+        """Set what every kind has. An option that is None was not given."""
+        self._set(_written=(name, arguments, options), _batch=batch, _heads=heads, _last=None)
 
     # -- for each kind to say -------------------------------------------------------------------
 
@@ -67,8 +67,12 @@ class Mask:
         raise NotImplementedError
 
     def _sizes(self) -> tuple[int | None, int | None]:
-        """(q_len, k_len) where the mask's own arrays fix them; a size for its picture."""
+        """(q_len, k_len) where the mask's own arrays fix them."""
         return None, None
+
+    def _reach(self) -> int:
+        """A length at which a picture shows what the mask does, where nothing fixes it."""
+        return 16
 
     # -- for attention --------------------------------------------------------------------------
 
@@ -206,7 +210,10 @@ class Mask:
         return self.__and__(other)
 
     def __repr__(self) -> str:
-        return self._text
+        name, arguments, options = self._written
+        words = [shown(value) for value in arguments]
+        words += [f"{key}={shown(value)}" for key, value in options.items() if value is not None]
+        return f"masks.{name}({', '.join(words)})"
 
     def _repr_svg_(self) -> str:
         return _picture.svg(self)
@@ -249,9 +256,9 @@ class And(Mask):
     def __init__(self, masks: Iterable[Mask]) -> None:
         parts = tuple(p for m in masks for p in (m._parts if isinstance(m, And) else (m,)))
         self._begin(
-            " & ".join(p._text for p in parts),
-            common([(p._text, p._batch) for p in parts], "batch entries"),
-            common([(p._text, p._heads) for p in parts], "heads"),
+            "and",
+            batch=common([(p, p._batch) for p in parts], "batch entries"),
+            heads=common([(p, p._heads) for p in parts], "heads"),
         )
         self._set(_parts=parts)
 
@@ -266,6 +273,9 @@ class And(Mask):
                 dense = frozen(dense & part_dense)
         return frozen(lo), frozen(hi), dense
 
+    def __repr__(self) -> str:
+        return " & ".join(map(repr, self._parts))
+
     def _batch_error(self, batch: int) -> str:
         return next(p._batch_error(batch) for p in self._parts if p._batch not in (1, batch))
 
@@ -276,10 +286,13 @@ class And(Mask):
             next((k for _, k in sizes if k is not None), None),
         )
 
+    def _reach(self) -> int:
+        return max(p._reach() for p in self._parts)
 
-def common(counts: Iterable[tuple[str, int]], what: str) -> int:
+
+def common(counts: Iterable[tuple[Any, int]], what: str) -> int:
     """The one count other than 1 that all share, or ValueError with two that differ."""
-    found: tuple[str, int] | None = None
+    found: tuple[Any, int] | None = None
     for name, count in counts:
         if count == 1:
             continue
@@ -287,3 +300,21 @@ def common(counts: Iterable[tuple[str, int]], what: str) -> int:
             raise ValueError(f"{found[0]} has {found[1]} {what}, but {name} has {count}")
         found = (name, count)
     return 1 if found is None else found[1]
+
+
+class Described(str):
+    """An argument too large to keep: its own repr."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def shown(value: Any) -> str:
+    """An argument as a repr shows it."""
+    if not isinstance(value, np.ndarray):
+        return repr(value)
+    if value.size <= 8:
+        return str(value.tolist())
+    return f"<{value.dtype} array of shape {value.shape}>"

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from . import _native
 from ._inputs import (
-    LONGEST,
     Bools,
     Integers,
     as_rows,
@@ -19,7 +18,7 @@ from ._inputs import (
     frozen,
     lengths_of,
 )
-from ._kinds import ZERO, constant, per_batch, short, spelled
+from ._kinds import ZERO, constant, per_batch
 from ._mask import Lowered, Mask, Rows, common
 
 
@@ -67,8 +66,9 @@ class Real:
         real: Bools = np.arange(length) < self.lengths.reshape(-1, 1, 1)
         return real
 
-    def text(self) -> str:
-        return short(self.lengths if self.lengths is not None else self._kept().reshape(self.shape))
+    @property
+    def given(self) -> npt.NDArray[Any]:
+        return self.lengths if self.lengths is not None else self._kept().reshape(self.shape)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -94,24 +94,24 @@ class Padding(Mask):
             raise ValueError("lengths and keep exclude each other")
         if lengths is None and keep is None and queries is None:
             raise ValueError("padding needs lengths, keep or queries")
-        keys = None
-        words = []
-        options: dict[str, Any] = {}
+        keys = real_queries = None
         if lengths is not None:
             keys = Real(lengths, "lengths", keep=False)
-            words.append(keys.text())
         elif keep is not None:
             keys = Real(keep, "keep", keep=True)
-            options["keep"] = keys.bools
-        real_queries = None
         if queries is not None:
             real_queries = Real(queries, "queries", keep=np.asarray(queries).dtype.kind == "b")
-            options["queries"] = real_queries.lengths if real_queries.lengths is not None else real_queries.bools
-        held = [(r.name, r.batch) for r in (keys, real_queries) if r is not None]
-        self._begin(spelled("padding", *words, **options), common(held, "batch entries"))
+        given = [r for r in (keys, real_queries) if r is not None]
+        self._begin(
+            "padding",
+            *(r.given for r in given if r.name == "lengths"),
+            batch=common([(r.name, r.batch) for r in given], "batch entries"),
+            keep=None if keep is None else given[0].given,
+            queries=None if queries is None else given[-1].given,
+        )
         self._set(_keys=keys, _queries=real_queries, _lo=ZERO, _hi=ZERO, _irregular=False)
         if keys is not None and keys.lengths is not None:
-            self._set(_hi=per_batch(np.minimum(keys.lengths, LONGEST)))
+            self._set(_hi=per_batch(keys.lengths))
         elif keys is not None and keys.bools is not None:
             lo, hi, irregular = _native.scan(keys.bools[:, None, None])
             self._set(_lo=lo, _hi=hi, _irregular=irregular)
@@ -136,14 +136,12 @@ class Padding(Mask):
         return next(r.batch_error(batch) for r in held if r.batch not in (1, batch))
 
     def _sizes(self) -> tuple[int | None, int | None]:
-        def size(real: Real | None) -> int | None:
-            if real is None:
-                return None
-            if real.lengths is not None:
-                return int(real.lengths.max(initial=0))
-            return int(real.shape[-1])
+        q, k = (None if r is None or r.bools is None else r.bools.shape[1] for r in (self._queries, self._keys))
+        return q, k
 
-        return size(self._queries), size(self._keys)
+    def _reach(self) -> int:
+        lengths = (r.lengths for r in (self._queries, self._keys) if r is not None)
+        return max((int(n.max(initial=0)) for n in lengths if n is not None), default=super()._reach())
 
 
 def padding(
