@@ -74,12 +74,12 @@ struct MaskFill {
   template <bool kStreaming>
   void runs(T* out, int64_t n, int64_t lo, int64_t hi) const {
     if (n < kN) return put_some(out, select(inside(0, lo, hi)), n);
-    // Both ends, and in between the vectors that lie on aligned addresses.
-    store_unaligned(out, select(inside(0, lo, hi)));
-    store_unaligned(out + n - kN, select(inside(n - kN, lo, hi)));
+    // The vectors that lie on aligned addresses, and both ends where they do not.
     const auto misplaced = reinterpret_cast<uintptr_t>(out) / sizeof(T) % kN;
     const int64_t first = misplaced == 0 ? 0 : kN - static_cast<int64_t>(misplaced);
     const int64_t count = (n - first) / kN;
+    if (first > 0) store_unaligned(out, select(inside(0, lo, hi)));
+    if (first + count * kN < n) store_unaligned(out + n - kN, select(inside(n - kN, lo, hi)));
     const auto vector_of = [&](int64_t column) {
       const int64_t index = column <= first ? 0 : (column - first) / kN;
       return index < count ? index : count;
@@ -152,8 +152,11 @@ void fill_mask_rows(const MaskFillArgs& a, int64_t begin, int64_t end, bool stre
     if (a.out.stride[3] != 1) {
       fill.strided(out, a.out.stride[3], n, lo, hi, keys, key_stride);
     } else if (keys == nullptr) {
-      streaming ? fill.template runs<true>(out, n, lo, hi)
-                : fill.template runs<false>(out, n, lo, hi);
+      // A vector on a row's border is stored both ways, which costs more than streaming
+      // gains, unless borders are rare.
+      const bool whole = (reinterpret_cast<uintptr_t>(out) | n * sizeof(T)) % kVectorBytes == 0;
+      streaming && (whole || n >= 256 * fill.kN) ? fill.template runs<true>(out, n, lo, hi)
+                                                 : fill.template runs<false>(out, n, lo, hi);
     } else {
       const int64_t step = key_stride == 1 ? n : kGathered;
       for (int64_t j = 0; j < n; j += step) {

@@ -146,7 +146,7 @@ class Mask:
         array([[1, 1, 1, 0],
                [1, 1, 1, 1]])
         """
-        out = np.empty(self._shape(q_len, k_len), np.bool_)
+        out = _native.empty(self._shape(q_len, k_len), np.bool_)
         _native.fill(out, *self._of_lengths(q_len, k_len))
         return out
 
@@ -172,7 +172,7 @@ class Mask:
         array([[  0., -inf],
                [  0.,   0.]], dtype=float32)
         """
-        out = np.empty(self._shape(q_len, k_len), _native.float_dtype(dtype))
+        out = _native.empty(self._shape(q_len, k_len), _native.float_dtype(dtype))
         _native.fill(out, *self._of_lengths(q_len, k_len))
         return out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,17 @@ def fill(
 ) -> None:
     """Write a lowered mask into (Lq, Lk) or (B, H, Lq, Lk): bool, or floats 0 and -inf."""
     _core.mask_fill(out[None, None] if out.ndim == 2 else out, lo, hi, dense)
+
+
+def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """`numpy.empty`, from 64 KiB on at a multiple of 64 bytes: whole cache lines are written faster."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    if size < 2**16:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + 63, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin : begin + size].view(dtype).reshape(shape)
 
 
 def float_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
