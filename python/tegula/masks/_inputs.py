@@ -49,9 +49,9 @@ def bools(value: Any, name: str) -> Bools:
 
 def described(value: Any, array: npt.NDArray[Any]) -> str:
     """How an error message calls `value`, which np.asarray made `array`."""
-    if array.dtype.kind == "O" or array.ndim == 0:
-        return type(value).__name__
-    return f"{array.dtype} array of shape {array.shape}"
+    if isinstance(value, np.ndarray) or (array.ndim > 0 and array.dtype.kind in "biuf"):
+        return f"{array.dtype} array of shape {array.shape}"
+    return type(value).__name__
 
 
 def one_integer(value: Any, name: str) -> int:

@@ -50,7 +50,8 @@ def svg(mask: Mask) -> str:
     total = max(MARGIN + len(panels) * (width + MARGIN), 8.0 * len(caption))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{total:.0f}" height="{height + 2 * MARGIN:.0f}" '
-        f'font-family="sans-serif" font-size="12" shape-rendering="crispEdges" fill="#2b6cb0"><title>{escape(caption)}</title>'
+        f'font-family="sans-serif" font-size="12" shape-rendering="crispEdges" fill="#2b6cb0">'
+        f"<title>{escape(caption)}</title>"
         + "".join(body)
         + f'<text x="{MARGIN}" y="{height + 1.7 * MARGIN:.0f}" fill="#444">{escape(caption)}</text></svg>'
     )
