@@ -38,4 +38,5 @@ PYBIND11_MODULE(_core, module) {
   module.def("set_num_threads", &set_num_threads, py::arg("threads"));
 
   bind_attention(module);
+  bind_mask(module);
 }

@@ -10,6 +10,8 @@
 #include "../simd/gemm.inl"
 //
 #include "../attention/weights_kernel.inl"
+//
+#include "../mask/mask_kernel.inl"
 
 namespace tegula {
 
@@ -18,6 +20,7 @@ const KernelTable TEGULA_TABLE = {
     TEGULA_NAME,
     {attention_kernels<double>(), attention_kernels<float>(), attention_kernels<Half>(),
      attention_kernels<BFloat16>()},
+    mask_kernels(),
 };
 
 }  // namespace tegula

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../attention/attention.h"
+#include "../mask/mask.h"
 
 namespace tegula {
 
@@ -9,6 +10,7 @@ struct KernelTable {
   const char* name;
   // By float type: float64, float32, float16, bfloat16.
   AttentionKernels attention[4];
+  MaskKernels mask;
 };
 
 }  // namespace tegula
