@@ -2,6 +2,8 @@
 #pragma once
 
 #include "../attention/attention.h"
+#include "../embedding/embedding.h"
+#include "../positional_encoding/positional_encoding.h"
 
 namespace tegula {
 
@@ -9,6 +11,8 @@ struct KernelTable {
   const char* name;
   // By float type: float64, float32, float16, bfloat16.
   AttentionKernels attention[4];
+  PositionalEncodingKernels positional_encoding[4];
+  EmbeddingKernels embedding[4];
 };
 
 }  // namespace tegula
