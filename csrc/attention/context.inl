@@ -34,6 +34,7 @@ struct Context {
   const AttentionTask& task;
   Workspace<F> w;
   int block_count = 0;
+  int64_t slots = 0;           // rows of all blocks, padded to whole vectors
   KeyRange sight{kNever, -1};  // what some row sees
   Tile<F> tile;
   const T *key_base, *value_base;  // of the key/value head
@@ -65,8 +66,8 @@ struct Context {
       to_natural = natural ? 1.0 : kLn2;
     }
     const int64_t key_head = task.first_head / (a.heads / a.key_heads);
-    key_base = a.k.at<T>(a.k.lead_offset(task.batch, a.k.rank - 3) + key_head * a.k.step(2));
-    value_base = a.v.at<T>(a.v.lead_offset(task.batch, a.v.rank - 3) + key_head * a.v.step(2));
+    key_base = a.k.at<T>(batch_offset(a.k) + key_head * a.k.step(2));
+    value_base = a.v.at<T>(batch_offset(a.v) + key_head * a.v.step(2));
     read_rows();
   }
 
@@ -76,50 +77,48 @@ struct Context {
            (F::kUnitValues > 1 && natural && score_scale != C(1));
   }
 
-  TEGULA_INLINE int64_t head_of(int64_t row) const { return task.first_head + row / a.q_len; }
-
-  // Row r of the task, in an array (..., H, L, X).
-  TEGULA_INLINE int64_t row_offset(const View& view, int64_t row) const {
-    return view.lead_offset(task.batch, view.rank - 3) + head_of(row) * view.step(2) +
-           row % a.q_len * view.step(1);
+  // Element offset of the task's batch entry in an array (..., H, L, X).
+  TEGULA_INLINE int64_t batch_offset(const View& view) const {
+    return view.lead_offset(task.batch, view.rank - 3);
+  }
+  // The row at `slot`, in such an array from its batch entry on.
+  TEGULA_INLINE int64_t row_offset(const View& view, int64_t slot) const {
+    return w.head[slot] * view.step(2) + w.query[slot] * view.step(1);
   }
 
   // Cuts the rows into blocks and notes what each row sees.
   TEGULA_NOINLINE void read_rows() {
     Block<C>* block = nullptr;
-    int64_t slot = 0;
+    int64_t head = task.first_head + task.row_begin / a.q_len, query = task.row_begin % a.q_len;
+    const int32_t* lows = nullptr;
+    const int32_t* highs = nullptr;
+    if (a.lo) {
+      lows = a.lo.at<int32_t>(task.batch * a.lo.stride[0]);
+      highs = a.hi.at<int32_t>(task.batch * a.hi.stride[0]);
+    }
     for (int64_t row = task.row_begin; row < task.row_end; ++row) {
-      const int64_t head = head_of(row), query = row % a.q_len;
       int32_t lo = 0, hi = static_cast<int32_t>(a.k_len);
-      if (a.lo) {
-        lo = *a.lo.at<int32_t>(task.batch * a.lo.stride[0] + head * a.lo.stride[1] +
-                               query * a.lo.stride[2]);
-        hi = *a.hi.at<int32_t>(task.batch * a.hi.stride[0] + head * a.hi.stride[1] +
-                               query * a.hi.stride[2]);
+      if (lows != nullptr) {
+        lo = lows[head * a.lo.stride[1] + query * a.lo.stride[2]];
+        hi = highs[head * a.hi.stride[1] + query * a.hi.stride[2]];
         if (lo < 0) lo = 0;
         if (hi > a.k_len) hi = static_cast<int32_t>(a.k_len);
       }
       if (hi <= lo) lo = kNever, hi = -1;
-      const bool cut =
-          block != nullptr &&
-          (block->rows == kBlockRows<C> ||
-           (block->rows >= kCutRows<C> && (lo >= block->sight.some.end ||
-                                           hi <= block->sight.some.begin)));
-      if (block == nullptr || cut) {
-        if (block != nullptr) slot = pad_block(*block);
+      if (block == nullptr || block->rows == kBlockRows<C> ||
+          (block->rows >= kCutRows<C> &&
+           (lo >= block->sight.some.end || hi <= block->sight.some.begin))) {
+        if (block != nullptr) pad_block(*block);
         block = &w.blocks[block_count++];
-        *block = {slot, row, 0, blind(), {}, {}};
+        block->slot = slots;
+        block->rows = 0;
+        block->sight = blind();
         for (auto& lane : block->lanes) lane = blind();
         for (auto& group : block->groups) group = {kNever, -1};
       }
-      const int64_t place = slot + block->rows;
-      w.lo[place] = lo;
-      w.hi[place] = hi;
-      w.query[place] = query;
-      const uint64_t lead = static_cast<uint64_t>(task.batch * a.heads + head);
-      w.lead_low[place] = static_cast<uint32_t>(lead);
-      w.lead_high[place] = static_cast<uint32_t>(lead >> 32);
-      w.slope[place] = a.alibi != nullptr ? static_cast<C>(a.alibi[head]) : C(0);
+      const int64_t slot = block->slot + block->rows;
+      w.lo[slot] = lo, w.hi[slot] = hi;
+      w.head[slot] = static_cast<Int<C>>(head), w.query[slot] = static_cast<Int<C>>(query);
       add_row(block->sight, lo, hi);
       add_row(block->lanes[block->rows / kLanes<C>], lo, hi);
       KeyRange& group = block->groups[block->rows / kGroup<C>];
@@ -128,23 +127,31 @@ struct Context {
       if (lo < sight.begin) sight.begin = lo;
       if (hi > sight.end) sight.end = hi;
       ++block->rows;
+      if (++query == a.q_len) query = 0, ++head;
     }
     if (block != nullptr) pad_block(*block);
+    if (a.alibi != nullptr) {
+      for (int64_t slot = 0; slot < slots; ++slot) {
+        w.slope[slot] = static_cast<C>(a.alibi[w.head[slot]]);
+      }
+    }
+    if (a.dropout.active()) {
+      for (int64_t slot = 0; slot < slots; ++slot) {
+        const uint64_t lead = static_cast<uint64_t>(task.batch * a.heads + w.head[slot]);
+        w.lead_low[slot] = static_cast<uint32_t>(lead);
+        w.lead_high[slot] = static_cast<uint32_t>(lead >> 32);
+      }
+    }
   }
 
-  // Rows that fill the last vector see what its last real row sees. Returns the slot
-  // behind the block.
-  TEGULA_INLINE int64_t pad_block(const Block<C>& block) {
-    const int64_t last = block.slot + block.rows - 1, end = block.slot + block.width();
-    for (int64_t place = last + 1; place < end; ++place) {
-      w.lo[place] = w.lo[last];
-      w.hi[place] = w.hi[last];
-      w.query[place] = w.query[last];
-      w.lead_low[place] = w.lead_low[last];
-      w.lead_high[place] = w.lead_high[last];
-      w.slope[place] = w.slope[last];
+  // Rows that fill the block's last vector are copies of its last real row.
+  TEGULA_INLINE void pad_block(const Block<C>& block) {
+    const int64_t last = block.slot + block.rows - 1;
+    slots = block.slot + block.width();
+    for (int64_t slot = last + 1; slot < slots; ++slot) {
+      w.lo[slot] = w.lo[last], w.hi[slot] = w.hi[last];
+      w.head[slot] = w.head[last], w.query[slot] = w.query[last];
     }
-    return end;
   }
 
   TEGULA_INLINE Unit* queries_of(const Block<C>& block) {
@@ -154,13 +161,13 @@ struct Context {
   // Many rows: columns [unit][width]. Few: rows [row][packed_units].
   TEGULA_NOINLINE void pack_queries(const Block<C>& block) {
     Unit* packed = queries_of(block);
+    const T* base = a.q.at<T>(batch_offset(a.q));
     const int64_t step = a.q.step(0);
     if (block.few()) {
       for (int r = 0; r < kFewRows && r < block.width(); ++r) {
         Unit* row = packed + r * w.packed_units;
         if (r < block.rows) {
-          pack_row<F>(a.q.at<T>(row_offset(a.q, block.task_row + r)), step, a.dim, query_scale,
-                      row);
+          pack_row<F>(base + row_offset(a.q, block.slot + r), step, a.dim, query_scale, row);
         } else {
           for (int64_t u = 0; u < w.packed_units; ++u) row[u] = Unit(0);
         }
@@ -171,8 +178,7 @@ struct Context {
       const T* rows[kLanes<C>];
       for (int i = 0; i < kLanes<C>; ++i) {
         const int r = j * kLanes<C> + i;
-        rows[i] =
-            r < block.rows ? a.q.at<T>(row_offset(a.q, block.task_row + r)) : nullptr;
+        rows[i] = r < block.rows ? base + row_offset(a.q, block.slot + r) : nullptr;
       }
       pack_columns<F>(rows, step, a.dim, query_scale, packed + j * kLanes<C>, block.width());
     }

@@ -33,9 +33,9 @@ TEGULA_INLINE void fill(C* p, int64_t count, C value) {
 template <class T, class F>
 TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
   using C = typename F::Compute;
-  fill(c.w.best, c.w.rows, -kInfinity<C>);
-  fill(c.w.total, c.w.rows, C(0));
-  fill(c.w.sum, c.w.rows * c.w.value_stride, C(0));
+  fill(c.w.best, c.slots, -kInfinity<C>);
+  fill(c.w.total, c.slots, C(0));
+  fill(c.w.sum, c.slots * c.w.value_stride, C(0));
   const int32_t chunk_begin = static_cast<int32_t>(chunk * kKeyChunk);
   const KeyRange keys = intersect(
       c.sight, {chunk_begin, static_cast<int32_t>(smaller(c.a.k_len, (chunk + 1) * kKeyChunk))});
@@ -54,7 +54,7 @@ TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
 template <class T, class F>
 TEGULA_NOINLINE void fold_chunk(Context<T, F>& c) {
   using C = typename F::Compute;
-  for (int64_t row = 0; row < c.w.rows; row += kLanes<C>) {
+  for (int64_t row = 0; row < c.slots; row += kLanes<C>) {
     const Vec<C> before = load(c.w.all_best + row), here = load(c.w.best + row);
     const Vec<C> best = max_of(before, here);
     const Vec<C> point = reference_point<C>(best);
@@ -79,9 +79,9 @@ TEGULA_NOINLINE void fold_chunk(Context<T, F>& c) {
 template <class T, class F>
 TEGULA_INLINE void start_fold(Context<T, F>& c) {
   using C = typename F::Compute;
-  fill(c.w.all_best, c.w.rows, -kInfinity<C>);
-  fill(c.w.all_total, c.w.rows, C(0));
-  fill(c.w.all_sum, c.w.rows * c.w.value_stride, C(0));
+  fill(c.w.all_best, c.slots, -kInfinity<C>);
+  fill(c.w.all_total, c.slots, C(0));
+  fill(c.w.all_sum, c.slots * c.w.value_stride, C(0));
 }
 
 // Divides by the totals, sinks included, and writes out and lse.
@@ -93,32 +93,30 @@ TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* bes
   const AttentionArgs& a = c.a;
   const C keep_scale = static_cast<C>(a.dropout.scale);
   const int64_t step = a.out.step(0);
+  T* out_base = a.out.at<T>(c.batch_offset(a.out));
+  C* lse_base = a.lse ? a.lse.at<C>(c.batch_offset(a.lse)) : nullptr;
   for (int b = 0; b < c.block_count; ++b) {
     const Block<C>& block = c.w.blocks[b];
-    for (int r = 0; r < block.rows; ++r) {
-      const int64_t slot = block.slot + r, row = block.task_row + r;
+    for (int64_t slot = block.slot; slot < block.slot + block.rows; ++slot) {
       const C weight = total[slot];
       C factor = weight == C(0) ? C(0) : keep_scale / weight;
+      const double peak = static_cast<double>(best[slot]) * c.to_natural;
       double lse = -__builtin_inf();
-      const bool wants_lse = static_cast<bool>(a.lse);
-      if (wants_lse && weight != C(0)) {
-        lse = static_cast<double>(best[slot]) * c.to_natural +
-              __builtin_log(static_cast<double>(weight));
-      }
       if (a.sinks != nullptr) {
-        const double sink = a.sinks[c.head_of(row)];
-        if (weight == C(0)) {
-          lse = sink;
-        } else if (!(sink == -__builtin_inf())) {
-          const double peak = static_cast<double>(best[slot]) * c.to_natural;
-          const double top = sink > peak ? sink : peak;
-          const double all = weight * __builtin_exp(peak - top) + __builtin_exp(sink - top);
-          factor = static_cast<C>(a.dropout.scale * __builtin_exp(peak - top) / all);
+        const double sink = a.sinks[c.w.head[slot]];
+        // A row without keys keeps its sinks.
+        const double top = weight == C(0) || sink > peak ? sink : peak;
+        if (top != -__builtin_inf()) {
+          const double share = weight == C(0) ? 0.0 : __builtin_exp(peak - top);
+          const double all = static_cast<double>(weight) * share + __builtin_exp(sink - top);
+          factor = static_cast<C>(a.dropout.scale * share / all);
           lse = top + __builtin_log(all);
         }
+      } else if (lse_base != nullptr && weight != C(0)) {
+        lse = peak + __builtin_log(static_cast<double>(weight));
       }
-      if (wants_lse) *a.lse.at<C>(c.row_offset(a.lse, row)) = static_cast<C>(lse);
-      T* out = a.out.at<T>(c.row_offset(a.out, row));
+      if (lse_base != nullptr) lse_base[c.row_offset(a.lse, slot)] = static_cast<C>(lse);
+      T* out = out_base + c.row_offset(a.out, slot);
       const C* from = sum + slot * c.w.value_stride;
       int64_t d = 0;
       if (step == 1) {
@@ -148,9 +146,9 @@ void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, v
     attend_chunk(c, task.chunk_begin);
     // A partial result is best, total and sum of all rows, in this order.
     C* to = static_cast<C*>(task.partial);
-    copy(c.w.best, to, c.w.rows);
-    copy(c.w.total, to + c.w.rows, c.w.rows);
-    copy(c.w.sum, to + 2 * c.w.rows, c.w.rows * c.w.value_stride);
+    copy(c.w.best, to, c.slots);
+    copy(c.w.total, to + c.slots, c.slots);
+    copy(c.w.sum, to + 2 * c.slots, c.slots * c.w.value_stride);
     return;
   }
   if (a.k_len <= kKeyChunk) {
@@ -174,9 +172,9 @@ void attention_finish_task(const AttentionArgs& a, const AttentionTask& task,
   start_fold(c);
   for (int64_t i = 0; i < count; ++i) {
     const C* from = reinterpret_cast<const C*>(partials + step * static_cast<size_t>(i));
-    copy(from, c.w.best, c.w.rows);
-    copy(from + c.w.rows, c.w.total, c.w.rows);
-    copy(from + 2 * c.w.rows, c.w.sum, c.w.rows * c.w.value_stride);
+    copy(from, c.w.best, c.slots);
+    copy(from + c.slots, c.w.total, c.slots);
+    copy(from + 2 * c.slots, c.w.sum, c.slots * c.w.value_stride);
     fold_chunk(c);
   }
   write_rows(c, c.w.all_best, c.w.all_total, c.w.all_sum);

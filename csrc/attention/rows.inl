@@ -60,7 +60,6 @@ TEGULA_INLINE void add_row(Sight& sight, int32_t lo, int32_t hi) {
 template <class C>
 struct Block {
   int64_t slot;  // of the first row in the per-row arrays: a multiple of kLanes<C>
-  int64_t task_row;
   int rows;
   Sight sight;
   Sight lanes[kBlockVectors];                   // of each vector of rows
@@ -82,7 +81,7 @@ struct Workspace {
   int64_t units;         // of a q or k row
   int64_t packed_units;  // the same in whole vectors
   int64_t value_stride;  // Dv in whole vectors
-  int64_t rows;          // of all blocks, each padded to whole vectors
+  int64_t rows;          // at most, of all blocks, each padded to whole vectors
 
   Block<C>* blocks;
   // Per row.
@@ -90,8 +89,8 @@ struct Workspace {
   C *best, *total, *sum;               // of the chunk: maximum, sum of weights, of values
   C *all_best, *all_total, *all_sum;   // of the chunks before
   Int<C>*lo, *hi;                      // what it sees
-  Int<C>* query;                       // its number
-  UInt<C>*lead_low, *lead_high;        // words of batch * H + head
+  Int<C>*head, *query;                 // where it stands
+  UInt<C>*lead_low, *lead_high;        // for dropout: words of batch * H + head
   C* slope;                            // ALiBi
   C *tile_best, *tile_sum, *shift, *rescale;  // of the block in work
   // Per tile.
@@ -119,7 +118,8 @@ struct Workspace {
     const int64_t chunk_rows = a.k_len > kKeyChunk ? rows : 0;
     all_best = take<C>(chunk_rows), all_total = take<C>(chunk_rows);
     all_sum = take<C>(chunk_rows * value_stride);
-    lo = take<Int<C>>(rows), hi = take<Int<C>>(rows), query = take<Int<C>>(rows);
+    lo = take<Int<C>>(rows), hi = take<Int<C>>(rows);
+    head = take<Int<C>>(rows), query = take<Int<C>>(rows);
     lead_low = take<UInt<C>>(rows), lead_high = take<UInt<C>>(rows);
     slope = take<C>(rows);
     tile_best = take<C>(kBlockRows<C>), tile_sum = take<C>(kBlockRows<C>);

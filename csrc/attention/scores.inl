@@ -99,24 +99,24 @@ TEGULA_INLINE Vec<C> load_bias(const View& bias, int64_t offset, int64_t stride,
   }
 }
 
-// kLanes additive terms of a row from tile key `key` on: the bias, -inf where the dense
+// kLanes additive terms of the row at `slot` from tile key `key` on: the bias, -inf where the dense
 // mask says no.
 template <class T, class F>
-TEGULA_INLINE Vec<typename F::Compute> additive_terms(Context<T, F>& c, int64_t row, int key) {
+TEGULA_INLINE Vec<typename F::Compute> additive_terms(Context<T, F>& c, int64_t slot, int key) {
   using C = typename F::Compute;
   const AttentionArgs& a = c.a;
   const int64_t count = c.tile.count - key, at = c.tile.begin + key;
   Vec<C> terms{};
   if (count <= 0) return terms;
   if (a.bias) {
-    terms = load_bias<C>(a.bias, c.row_offset(a.bias, row) + at * a.bias.step(0), a.bias.step(0),
-                         count);
+    terms = load_bias<C>(
+        a.bias, c.batch_offset(a.bias) + c.row_offset(a.bias, slot) + at * a.bias.step(0),
+        a.bias.step(0), count);
   }
   if (a.dense) {
     const uint8_t* allowed =
         a.dense.at<uint8_t>(c.task.batch * a.dense.stride[0] +
-                            c.head_of(row) * a.dense.stride[1] +
-                            row % a.q_len * a.dense.stride[2] + at * a.dense.stride[3]);
+                            c.row_offset(a.dense, slot) + at * a.dense.stride[3]);
     alignas(kVectorBytes) Int<C> lanes[kLanes<C>] = {};
     const int used = static_cast<int>(smaller(count, kLanes<C>));
     for (int i = 0; i < used; ++i) lanes[i] = allowed[i * a.dense.stride[3]];
@@ -133,7 +133,7 @@ TEGULA_NOINLINE void load_additive(Context<T, F>& c, const Block<typename F::Com
   if (block.few()) {
     for (int r = 0; r < block.rows; ++r) {
       for (int key = 0; key < kKeyTile; key += kN) {
-        store(c.w.additive + r * kKeyTile + key, additive_terms(c, block.task_row + r, key));
+        store(c.w.additive + r * kKeyTile + key, additive_terms(c, block.slot + r, key));
       }
     }
     return;
@@ -143,8 +143,7 @@ TEGULA_NOINLINE void load_additive(Context<T, F>& c, const Block<typename F::Com
     for (int key = 0; key < c.tile.count; key += kN) {
       Vec<C> terms[kN];
       for (int i = 0; i < kN; ++i) {
-        const int r = j * kN + i;
-        terms[i] = additive_terms(c, block.task_row + (r < block.rows ? r : block.rows - 1), key);
+        terms[i] = additive_terms(c, block.slot + j * kN + i, key);
       }
       transpose<C>(terms);
       for (int i = 0; i < kN; ++i) store(c.w.additive + (key + i) * width + j * kN, terms[i]);
@@ -333,13 +332,14 @@ TEGULA_INLINE bool score_block(Context<T, F>& c, const Block<typename F::Compute
     return false;
   }
   const KeyRange every = c.tile.local(block.sight.every);
-  if (c.modified() || every.begin > 0 || every.end < kKeyTile) {
+  if (c.modified() || every.begin > 0 || every.end < c.tile.count ||
+      c.tile.count % kKeyQuad != 0) {
     score_mixed_columns(c, block);
     return false;
   }
   Vec<C> best[kBlockVectors];
   for (int j = 0; j < kBlockVectors; ++j) best[j] = broadcast(-kInfinity<C>);
-  score_range(c, block, 0, block.vectors(), 0, kKeyTile, best);
+  score_range(c, block, 0, block.vectors(), 0, c.tile.count, best);
   for (int j = 0; j < block.vectors(); ++j) store(c.w.tile_best + j * kN, best[j]);
   return true;
 }

@@ -132,7 +132,7 @@ TEGULA_INLINE void weigh(Context<T, F>& c, const Block<typename F::Compute>& blo
     return;
   }
   for (int j = 0; j < block.vectors(); ++j) {
-    const KeyRange range = whole ? KeyRange{0, kKeyTile} : quads_of(c, block, j);
+    const KeyRange range = whole ? KeyRange{0, c.tile.count} : quads_of(c, block, j);
     weigh_column<kNatural, kDrop>(c, block, j, range);
   }
 }

@@ -11,11 +11,17 @@ template <class T, class F>
 void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, void* scratch) {
   using C = typename F::Compute;
   Context<T, F> c(a, task, scratch);
-  for (int64_t row = task.row_begin; row < task.row_end; ++row) {
-    T* out = a.weights.at<T>(c.row_offset(a.weights, row));
-    for (int64_t key = 0; key < a.k_len; ++key) out[key * a.weights.step(0)] = T{};
+  T* out_base = a.weights.at<T>(c.batch_offset(a.weights));
+  const C* lse_base = a.lse.at<C>(c.batch_offset(a.lse));
+  const int64_t step = a.weights.step(0);
+  for (int b = 0; b < c.block_count; ++b) {
+    const Block<C>& block = c.w.blocks[b];
+    c.pack_queries(block);
+    for (int64_t slot = block.slot; slot < block.slot + block.rows; ++slot) {
+      T* out = out_base + c.row_offset(a.weights, slot);
+      for (int64_t key = 0; key < a.k_len; ++key) out[key * step] = T{};
+    }
   }
-  for (int b = 0; b < c.block_count; ++b) c.pack_queries(c.w.blocks[b]);
   for (int32_t begin = c.sight.begin / kKeyTile * kKeyTile; begin < c.sight.end;
        begin += kKeyTile) {
     c.enter_tile(begin);
@@ -25,16 +31,16 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
       if (!c.tile.packed) c.pack_tile();
       score_block(c, block);
       for (int r = 0; r < block.rows; ++r) {
-        const int64_t row = block.task_row + r;
-        const C lse = *a.lse.at<C>(c.row_offset(a.lse, row));
-        T* out = a.weights.at<T>(c.row_offset(a.weights, row)) + begin * a.weights.step(0);
+        const int64_t slot = block.slot + r;
+        const C lse = lse_base[c.row_offset(a.lse, slot)];
+        T* out = out_base + c.row_offset(a.weights, slot) + begin * step;
         for (int key = 0; key < c.tile.count; ++key) {
           if (!sees(c, block, r, key)) continue;
           const C score =
               c.w.scores[block.few() ? r * kKeyTile + key : key * block.width() + r];
           const C logarithm = static_cast<C>(score * c.to_natural - lse);
           const Vec<C> weight = exp2<C>(broadcast(logarithm * static_cast<C>(kLog2E)));
-          store_one<C>(out + key * a.weights.step(0), weight[0]);
+          store_one<C>(out + key * step, weight[0]);
         }
       }
     }
