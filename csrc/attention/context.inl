@@ -86,35 +86,59 @@ struct Context {
     return w.head[slot] * view.step(2) + w.query[slot] * view.step(1);
   }
 
-  // Cuts the rows into blocks and notes what each row sees.
-  TEGULA_NOINLINE void read_rows() {
-    Block<C>* block = nullptr;
-    int64_t head = task.first_head + task.row_begin / a.q_len, query = task.row_begin % a.q_len;
-    const int32_t* lows = nullptr;
-    const int32_t* highs = nullptr;
-    if (a.lo) {
-      lows = a.lo.at<int32_t>(task.batch * a.lo.stride[0]);
-      highs = a.hi.at<int32_t>(task.batch * a.hi.stride[0]);
+  TEGULA_INLINE Block<C>& open_block(Sight sight_of_all) {
+    Block<C>& block = w.blocks[block_count++];
+    block.slot = slots;
+    block.rows = 0;
+    block.sight = sight_of_all;
+    for (auto& lane : block.lanes) lane = sight_of_all;
+    for (auto& group : block.groups) group = sight_of_all.some;
+    return block;
+  }
+
+  // Rows that fill the block's last vector are copies of its last real row.
+  TEGULA_INLINE void close_block(const Block<C>& block) {
+    const int64_t last = block.slot + block.rows - 1;
+    slots = block.slot + block.width();
+    for (int64_t slot = last + 1; slot < slots; ++slot) {
+      w.lo[slot] = w.lo[last], w.hi[slot] = w.hi[last];
+      w.head[slot] = w.head[last], w.query[slot] = w.query[last];
     }
-    for (int64_t row = task.row_begin; row < task.row_end; ++row) {
-      int32_t lo = 0, hi = static_cast<int32_t>(a.k_len);
-      if (lows != nullptr) {
-        lo = lows[head * a.lo.stride[1] + query * a.lo.stride[2]];
-        hi = highs[head * a.hi.stride[1] + query * a.hi.stride[2]];
-        if (lo < 0) lo = 0;
-        if (hi > a.k_len) hi = static_cast<int32_t>(a.k_len);
+  }
+
+  // Every row sees every key.
+  TEGULA_INLINE void cut_full_rows(int64_t head, int64_t query) {
+    const int32_t keys = static_cast<int32_t>(a.k_len);
+    sight = keys > 0 ? KeyRange{0, keys} : KeyRange{kNever, -1};
+    for (int64_t row = task.row_begin; row < task.row_end;) {
+      Block<C>& block = open_block(keys > 0 ? Sight{sight, sight} : blind());
+      block.rows = static_cast<int>(smaller(kBlockRows<C>, task.row_end - row));
+      for (int64_t slot = block.slot; slot < block.slot + block.rows; ++slot) {
+        w.lo[slot] = sight.begin, w.hi[slot] = sight.end;
+        w.head[slot] = static_cast<Int<C>>(head), w.query[slot] = static_cast<Int<C>>(query);
+        if (++query == a.q_len) query = 0, ++head;
       }
+      close_block(block);
+      row += block.rows;
+    }
+  }
+
+  // Row by row from the mask's intervals.
+  TEGULA_INLINE void cut_masked_rows(int64_t head, int64_t query) {
+    const int32_t* lows = a.lo.at<int32_t>(task.batch * a.lo.stride[0]);
+    const int32_t* highs = a.hi.at<int32_t>(task.batch * a.hi.stride[0]);
+    Block<C>* block = nullptr;
+    for (int64_t row = task.row_begin; row < task.row_end; ++row) {
+      int32_t lo = lows[head * a.lo.stride[1] + query * a.lo.stride[2]];
+      int32_t hi = highs[head * a.hi.stride[1] + query * a.hi.stride[2]];
+      if (lo < 0) lo = 0;
+      if (hi > a.k_len) hi = static_cast<int32_t>(a.k_len);
       if (hi <= lo) lo = kNever, hi = -1;
       if (block == nullptr || block->rows == kBlockRows<C> ||
           (block->rows >= kCutRows<C> &&
            (lo >= block->sight.some.end || hi <= block->sight.some.begin))) {
-        if (block != nullptr) pad_block(*block);
-        block = &w.blocks[block_count++];
-        block->slot = slots;
-        block->rows = 0;
-        block->sight = blind();
-        for (auto& lane : block->lanes) lane = blind();
-        for (auto& group : block->groups) group = {kNever, -1};
+        if (block != nullptr) close_block(*block);
+        block = &open_block(blind());
       }
       const int64_t slot = block->slot + block->rows;
       w.lo[slot] = lo, w.hi[slot] = hi;
@@ -129,7 +153,18 @@ struct Context {
       ++block->rows;
       if (++query == a.q_len) query = 0, ++head;
     }
-    if (block != nullptr) pad_block(*block);
+    if (block != nullptr) close_block(*block);
+  }
+
+  // Cuts the rows into blocks and notes what each row sees.
+  TEGULA_NOINLINE void read_rows() {
+    const int64_t head = task.first_head + task.row_begin / a.q_len;
+    const int64_t query = task.row_begin % a.q_len;
+    if (a.lo) {
+      cut_masked_rows(head, query);
+    } else {
+      cut_full_rows(head, query);
+    }
     if (a.alibi != nullptr) {
       for (int64_t slot = 0; slot < slots; ++slot) {
         w.slope[slot] = static_cast<C>(a.alibi[w.head[slot]]);
@@ -141,16 +176,6 @@ struct Context {
         w.lead_low[slot] = static_cast<uint32_t>(lead);
         w.lead_high[slot] = static_cast<uint32_t>(lead >> 32);
       }
-    }
-  }
-
-  // Rows that fill the block's last vector are copies of its last real row.
-  TEGULA_INLINE void pad_block(const Block<C>& block) {
-    const int64_t last = block.slot + block.rows - 1;
-    slots = block.slot + block.width();
-    for (int64_t slot = last + 1; slot < slots; ++slot) {
-      w.lo[slot] = w.lo[last], w.hi[slot] = w.hi[last];
-      w.head[slot] = w.head[last], w.query[slot] = w.query[last];
     }
   }
 

@@ -94,14 +94,17 @@ TEGULA_INLINE void pack_columns(const T* const* rows, int64_t element_stride, in
   for (int64_t u = 0; u < units; u += kN) {
     const int64_t first = u * F::kUnitValues;
     Vec<Unit> block[kN];
+    TEGULA_UNROLL(16)
     for (int i = 0; i < kN; ++i) {
       block[i] = rows[i] == nullptr ? Vec<Unit>{}
                                     : Packing<F, T>::row(rows[i] + first * element_stride,
                                                          element_stride, dim - first, scale);
     }
     transpose<Unit>(block);
-    const int used = static_cast<int>(smaller(kN, units - u));
-    for (int i = 0; i < used; ++i) store(packed + (u + i) * stride, block[i]);
+    TEGULA_UNROLL(16)
+    for (int i = 0; i < kN; ++i) {
+      if (u + i < units) store(packed + (u + i) * stride, block[i]);
+    }
   }
 }
 
