@@ -42,6 +42,7 @@ DType dtype_of(py::handle array, const char* name);  // TypeError when it has no
 std::string kind_of(py::handle object);
 
 // Registers each operation's functions; one definition in each bind/<op>.cpp.
+void bind_dropout(py::module_& module);
 void bind_positional_encoding(py::module_& module);
 void bind_embedding(py::module_& module);
 void bind_mask(py::module_& module);

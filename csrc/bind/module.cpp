@@ -37,6 +37,9 @@ PYBIND11_MODULE(_core, module) {
   module.def("num_threads", &num_threads, py::arg("requested") = 0);
   module.def("set_num_threads", &set_num_threads, py::arg("threads"));
 
+  bind_dropout(module);
+  bind_positional_encoding(module);
+  bind_embedding(module);
   bind_attention(module);
   bind_mask(module);
 }

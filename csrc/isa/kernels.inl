@@ -12,6 +12,10 @@
 #include "../attention/weights_kernel.inl"
 //
 #include "../mask/mask_kernel.inl"
+//
+#include "../positional_encoding/positional_encoding_kernel.inl"
+//
+#include "../embedding/embedding_kernel.inl"
 
 namespace tegula {
 
@@ -21,6 +25,10 @@ const KernelTable TEGULA_TABLE = {
     {attention_kernels<double>(), attention_kernels<float>(), attention_kernels<Half>(),
      attention_kernels<BFloat16>()},
     mask_kernels(),
+    {positional_encoding_kernels<double>(), positional_encoding_kernels<float>(),
+     positional_encoding_kernels<Half>(), positional_encoding_kernels<BFloat16>()},
+    {embedding_kernels<double>(), embedding_kernels<float>(), embedding_kernels<Half>(),
+     embedding_kernels<BFloat16>()},
 };
 
 }  // namespace tegula

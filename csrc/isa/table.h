@@ -3,6 +3,8 @@
 
 #include "../attention/attention.h"
 #include "../mask/mask.h"
+#include "../embedding/embedding.h"
+#include "../positional_encoding/positional_encoding.h"
 
 namespace tegula {
 
@@ -11,6 +13,8 @@ struct KernelTable {
   // By float type: float64, float32, float16, bfloat16.
   AttentionKernels attention[4];
   MaskKernels mask;
+  PositionalEncodingKernels positional_encoding[4];
+  EmbeddingKernels embedding[4];
 };
 
 }  // namespace tegula

@@ -135,5 +135,97 @@ TEGULA_INLINE Vec<T> tanh(Vec<T> x) {
   return x < T(0) ? -result : result;
 }
 
+// a * b + c, rounded once: for where the result depends on it.
+TEGULA_INLINE Vec<double> fused(Vec<double> a, Vec<double> b, Vec<double> c) {
+#if defined(TEGULA_ISA_AVX512)
+  return reinterpret_cast<Vec<double>>(_mm512_fmadd_pd(reinterpret_cast<__m512d>(a),
+                                                       reinterpret_cast<__m512d>(b),
+                                                       reinterpret_cast<__m512d>(c)));
+#elif defined(TEGULA_ISA_AVX2)
+  return reinterpret_cast<Vec<double>>(_mm256_fmadd_pd(reinterpret_cast<__m256d>(a),
+                                                       reinterpret_cast<__m256d>(b),
+                                                       reinterpret_cast<__m256d>(c)));
+#else
+  for (int i = 0; i < kLanes<double>; ++i) c[i] = __builtin_fma(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+
+// Beyond this the quadrant is no longer found by the three-part pi/2 below.
+inline constexpr double kLargestPhase = 0x1p40;
+
+TEGULA_NOINLINE void sincos_library(double x, double* sine, double* cosine) {
+  *sine = __builtin_sin(x);
+  *cosine = __builtin_cos(x);
+}
+
+// sin(x) and cos(x) in float64, each within 1 ulp, for any x (NaN for NaN and infinities).
+//
+// x = n pi/2 + r (Cody and Waite), |r| <= pi/4, with pi/2 as a sum of three float64
+// numbers. x - n * kHalfPi[0] is exact under FMA: both are multiples of 2^-53, and the
+// difference is below 1. Then the minimax polynomials of fdlibm's __kernel_sin and
+// __kernel_cos (error 2^-58).
+TEGULA_INLINE void sincos(Vec<double> x, Vec<double>& sine, Vec<double>& cosine) {
+  if constexpr (!kHasFma) {
+    for (int i = 0; i < kLanes<double>; ++i) {
+      double s, c;
+      sincos_library(x[i], &s, &c);
+      sine[i] = s;
+      cosine[i] = c;
+    }
+    return;
+  }
+  constexpr double kTwoOverPi = 0.6366197723675814;
+  constexpr double kHalfPi[] = {1.5707963267948966, 6.123233995736766e-17,
+                                -1.4973849048591698e-33};
+  constexpr double kSine[] = {-1.66666666666666324348e-01, 8.33333333332248946124e-03,
+                              -1.98412698298579493134e-04, 2.75573137070700676789e-06,
+                              -2.50507602534068634195e-08, 1.58969099521155010221e-10};
+  constexpr double kCosine[] = {4.16666666666666019037e-02,  -1.38888888888741095749e-03,
+                                2.48015872894767294178e-05,  -2.75573143513906633035e-07,
+                                2.08757232129817482790e-09,  -1.13596475577881948265e-11};
+  constexpr double kRound = FloatBits<double>::kRound;
+
+  const Vec<double> shifted = x * kTwoOverPi + kRound;
+  const Vec<int64_t> quadrant = bits_as<int64_t>(shifted);
+  const Vec<double> minus_n = kRound - shifted;
+  const Vec<double> first = fused(minus_n, broadcast(kHalfPi[0]), x);
+  // Near a multiple of pi/2 the second part cancels the first, so the errors of its
+  // product and of the sum are kept: x - n pi/2 = r + low.
+  const Vec<double> second = opaque(minus_n * kHalfPi[1]);
+  const Vec<double> second_low = fused(minus_n, broadcast(kHalfPi[1]), -second);
+  const Vec<double> r = first + second;
+  const Vec<double> back = r - first;
+  const Vec<double> sum_low = (first - (r - back)) + (second - back);
+  const Vec<double> low = fused(minus_n, broadcast(kHalfPi[2]), sum_low + second_low);
+
+  const Vec<double> z = r * r;
+  const Vec<double> small_sine = r + (z * r * polynomial(kSine, z) + low);
+  // 1 - z/2 with the bits that its rounding loses, then the rest of the series.
+  const Vec<double> half = opaque(z * 0.5);
+  const Vec<double> head = 1.0 - half;
+  const Vec<double> small_cosine =
+      head + (((1.0 - head) - half) + (z * z * polynomial(kCosine, z) - r * low));
+
+  const auto odd = (quadrant & 1) != 0;
+  const Vec<double> s = odd ? small_cosine : small_sine;
+  const Vec<double> c = odd ? small_sine : small_cosine;
+  // The sign bit: quadrants 2 and 3 for the sine, 1 and 2 for the cosine.
+  sine = bits_as<double>(bits_as<int64_t>(s) ^ ((quadrant & 2) << 62));
+  cosine = bits_as<double>(bits_as<int64_t>(c) ^ (((quadrant + 1) & 2) << 62));
+
+  const Vec<double> size = x < 0.0 ? -x : x;
+  const auto beyond = !(size <= kLargestPhase);
+  if (__builtin_expect(any_lane(beyond), 0)) {
+    for (int i = 0; i < kLanes<double>; ++i) {
+      if (beyond[i] == 0) continue;
+      double exact_sine, exact_cosine;
+      sincos_library(x[i], &exact_sine, &exact_cosine);
+      sine[i] = exact_sine;
+      cosine[i] = exact_cosine;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tegula

@@ -313,36 +313,38 @@ TEGULA_INLINE void store_one(T* p, C x) {
 
 // ---- integers ----
 
-// Full products of the lanes' low 32 bits with m: high and low words.
+// Full products of the lanes' low 32 bits with m. 64-bit lanes: the high word, and the
+// product, whose low 32 bits are the low word. 32-bit lanes: both words.
 TEGULA_INLINE void multiply_words(Vec<uint64_t> a, uint32_t m, Vec<uint64_t>& high,
-                                  Vec<uint64_t>& low) {
+                                  Vec<uint64_t>& product) {
 #if defined(TEGULA_ISA_AVX512)
-  const Vec<uint64_t> product = reinterpret_cast<Vec<uint64_t>>(
+  product = reinterpret_cast<Vec<uint64_t>>(
       _mm512_mul_epu32(reinterpret_cast<__m512i>(a), _mm512_set1_epi64(m)));
 #elif defined(TEGULA_ISA_AVX2)
-  const Vec<uint64_t> product = reinterpret_cast<Vec<uint64_t>>(
+  product = reinterpret_cast<Vec<uint64_t>>(
       _mm256_mul_epu32(reinterpret_cast<__m256i>(a), _mm256_set1_epi64x(m)));
 #else
-  const Vec<uint64_t> product = (a & 0xFFFFFFFFull) * static_cast<uint64_t>(m);
+  product = (a & 0xFFFFFFFFull) * static_cast<uint64_t>(m);
 #endif
   high = product >> 32;
-  low = product & 0xFFFFFFFFull;
 }
 TEGULA_INLINE void multiply_words(Vec<uint32_t> a, uint32_t m, Vec<uint32_t>& high,
                                   Vec<uint32_t>& low) {
   // Even lanes and odd lanes, each as the low words of 64-bit lanes.
   const Vec<uint64_t> pairs = bits_as<uint64_t>(a);
-  Vec<uint64_t> even_high, even_low, odd_high, odd_low;
-  multiply_words(pairs, m, even_high, even_low);
-  multiply_words(pairs >> 32, m, odd_high, odd_low);
-  high = bits_as<uint32_t>(even_high | (odd_high << 32));
-  low = bits_as<uint32_t>(even_low | (odd_low << 32));
+  Vec<uint64_t> even_high, even, odd_high, odd;
+  multiply_words(pairs, m, even_high, even);
+  multiply_words(pairs >> 32, m, odd_high, odd);
+  high = bits_as<uint32_t>(even_high | (odd & ~0xFFFFFFFFull));
+  low = bits_as<uint32_t>((even & 0xFFFFFFFFull) | (odd << 32));
 }
 
-// Philox 4x32-10 in every lane (base/philox.h); U is uint32_t or uint64_t.
+// Philox 4x32-10 in every lane (base/philox.h); U is uint32_t or uint64_t. The products
+// of 64-bit lanes look at their low words only, so leftovers above are cut off once.
 template <class U>
 TEGULA_INLINE void philox_lanes(uint64_t seed, Vec<U> (&c)[4]) {
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  TEGULA_UNROLL(10)
   for (int round = 0; round < kPhiloxRounds; ++round) {
     Vec<U> high0, low0, high1, low1;
     multiply_words(c[0], kPhiloxMultiplier0, high0, low0);
@@ -353,6 +355,9 @@ TEGULA_INLINE void philox_lanes(uint64_t seed, Vec<U> (&c)[4]) {
     c[3] = low0;
     k0 += kPhiloxWeyl0;
     k1 += kPhiloxWeyl1;
+  }
+  if constexpr (sizeof(U) == 8) {
+    for (Vec<U>& word : c) word &= 0xFFFFFFFFull;
   }
 }
 

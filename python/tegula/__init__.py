@@ -1,7 +1,11 @@
 """tegula: the Transformer's input layer and attention as native kernels."""
 
 from ._version import __version__
-from .attention import attention, dropout_mask, merge_attention
+from . import masks
+from .attention import attention, merge_attention
+from .dropout import dropout_mask
+from .embedding import embedding
+from .positions import positional_encoding
 from .runtime import config, get_num_threads, set_isa, set_num_threads, show_config
 
 __all__ = [
@@ -9,8 +13,11 @@ __all__ = [
     "attention",
     "config",
     "dropout_mask",
+    "embedding",
     "get_num_threads",
+    "masks",
     "merge_attention",
+    "positional_encoding",
     "set_isa",
     "set_num_threads",
     "show_config",

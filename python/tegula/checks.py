@@ -1,0 +1,76 @@
+"""Polite checks of options: the right kind first, then the value, each error naming both."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def integer(value: Any, name: str) -> int:
+    """`value` as an int; bool and float are not integers."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    return int(value)
+
+
+def real(value: Any, name: str) -> float:
+    """`value` as a finite float; bool is not a number."""
+    numbers = (int, float, np.integer, np.floating)
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    result = float(value)
+    if not math.isfinite(result):
+        raise ValueError(f"{name} must be finite, got {result}")
+    return result
+
+
+def choice(value: Any, name: str, options: tuple[str, ...]) -> str:
+    """`value` if it is one of `options`."""
+    if isinstance(value, str) and value in options:
+        return value
+    expected = " or ".join(repr(option) for option in options)
+    raise ValueError(f"{name} must be {expected}, got {value!r}")
+
+
+def dropout(p: Any, seed: Any, name: str = "dropout_p") -> tuple[float, int]:
+    """The probability in [0, 1] and the seed in [0, 2**64) that it needs when it is not 0."""
+    probability = real(p, name)
+    if not 0 <= probability <= 1:
+        raise ValueError(f"{name} must lie in [0, 1], got {probability}")
+    if seed is None:
+        if probability > 0:
+            raise ValueError(f"{name}={probability} needs a seed, got None")
+        return probability, 0
+    number = integer(seed, "seed")
+    if not 0 <= number < 2**64:
+        raise ValueError(f"seed must lie in [0, 2**64), got {number}")
+    return probability, number
+
+
+def integers(value: Any, name: str) -> np.ndarray:
+    """`value` as an array of an integer type: an array, a list, a tuple or an int."""
+    if not isinstance(value, (np.ndarray, list, tuple, int, np.integer)):
+        kind = type(value)
+        raise TypeError(f"{name} must be integers in an array or a list, got {kind.__module__}.{kind.__name__}")
+    array = np.asarray(value)
+    if array.size == 0 and not isinstance(value, np.ndarray):
+        array = array.astype(np.int64)  # [] says nothing about its type
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must have an integer dtype, got {array.dtype}")
+    return array
+
+
+def no_overlap(out: Any, **inputs: Any) -> None:
+    """ValueError when `out` shares memory with an input, which would then be written to."""
+    if not isinstance(out, np.ndarray):
+        return
+    for name, array in inputs.items():
+        if isinstance(array, np.ndarray) and np.may_share_memory(out, array):
+            try:
+                shared = np.shares_memory(out, array, max_work=1000)
+            except (np.exceptions.TooHardError, OverflowError):
+                shared = True
+            if shared:
+                raise ValueError(f"out shares memory with {name}")

@@ -1,0 +1,181 @@
+"""Token, position and segment embedding in one pass."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from . import _core, checks
+
+
+def embedding(
+    ids: Any,
+    weight: np.ndarray,
+    *,
+    padding_idx: int | None = None,
+    pad_output: Literal["row", "zero"] = "row",
+    ignore_id: int | None = None,
+    scale: float | None = None,
+    positions: Any = None,
+    position_table: np.ndarray | Literal["sinusoidal"] | None = None,
+    segments: Any = None,
+    segment_table: np.ndarray | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """Look up ids in a table, scale, add positions and segments, and drop out.
+
+    ``out = dropout(weight[ids] * scale + position_table[positions] +
+    segment_table[segments])``, in one pass over memory.
+
+    Parameters
+    ----------
+    ids : integers, (..., L)
+        Of any integer type, as an array, a list or an int.
+    weight : ndarray, (V, D)
+        float64, float32, float16 or bfloat16 (``ml_dtypes``); any strides.
+    padding_idx : int, optional
+        The id of padding, in [-V, V); a negative one counts from the end.
+    pad_output : {"row", "zero"}
+        What stands at pads: the table's row like any other, or exact zeros without
+        position or segment.
+    ignore_id : int, optional
+        An id, usually one outside the table such as -100, that yields zeros.
+    scale : float, optional
+        Factor for the table's rows, often ``sqrt(D)`` [1]_.
+    positions : integers that broadcast to ids, optional
+        ``0 .. L - 1`` when not given. `masks.positions` makes those of packed or
+        left-padded rows. May be floats when the position table is "sinusoidal".
+    position_table : ndarray (P, D) or "sinusoidal", optional
+        Rows of any float type (learned or made beforehand), or the rows of
+        `positional_encoding` with its default options, which know no largest position.
+    segments : integers that broadcast to ids, optional
+        Row numbers of `segment_table` (BERT's token types [2]_).
+    segment_table : ndarray, (S, D), optional
+        Rows of any float type.
+    dropout_p : float, default 0.0
+        Probability in [0, 1] that an element becomes 0; the others are divided by
+        ``1 - dropout_p``.
+    seed : int, optional
+        In [0, 2**64); required when ``dropout_p > 0``. Which elements stay is what
+        ``dropout_mask(seed, dropout_p, ids.shape + (D,))`` says.
+    out : ndarray, optional
+        Where to write: of shape ``ids.shape + (D,)``, of the weight's dtype, any strides.
+
+    Returns
+    -------
+    ndarray, (..., L, D)
+        Of the weight's dtype; `out` if it was given.
+
+    Raises
+    ------
+    IndexError
+        An id, position or segment outside its table; ids never wrap. The message gives
+        the value, its place and the table's range.
+    TypeError
+        ids, positions or segments that are no integers; arrays that are not NumPy's;
+        options of the wrong kind.
+    ValueError
+        Shapes that do not fit; more positions than `position_table` has rows;
+        `padding_idx` outside [-V, V); an option outside its range; dropout without a
+        seed; an `out` that does not fit or shares memory with an input.
+
+    Notes
+    -----
+    Sums are float32 (float64 for float64) and rounded once. Nothing is written before
+    every id has been checked. The same inputs give the same bits, whatever the number of
+    threads and whatever the other rows are.
+
+    References
+    ----------
+    .. [1] Vaswani et al., "Attention Is All You Need", 2017, section 3.4.
+    .. [2] Devlin et al., "BERT", 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tegula as tg
+    >>> weight = np.arange(12, dtype=np.float32).reshape(6, 2)
+    >>> tg.embedding([[5, 1, 0]], weight, padding_idx=0, pad_output="zero").tolist()
+    [[[10.0, 11.0], [2.0, 3.0], [0.0, 0.0]]]
+    >>> tg.embedding([5, 1], weight, scale=2.0, position_table="sinusoidal")[0].tolist()
+    [20.0, 23.0]
+    """
+    ids = checks.integers(ids, "ids")
+    if not isinstance(weight, np.ndarray):
+        raise TypeError(f"weight must be a NumPy array, got {_kind(weight)}")
+    if weight.ndim != 2:
+        raise ValueError(f"weight must have shape (V, D), got {weight.shape}")
+
+    sinusoidal = isinstance(position_table, str)
+    if sinusoidal:
+        checks.choice(position_table, "position_table", ("sinusoidal",))
+    if positions is not None:
+        if position_table is None:
+            raise ValueError("positions need a position_table: an array or 'sinusoidal'")
+        floats = sinusoidal and isinstance(positions, np.ndarray) and _is_float(positions)
+        positions = positions if floats else checks.integers(positions, "positions")
+    if (segments is None) != (segment_table is None):
+        given, missing = "segments", "segment_table"
+        if segments is None:
+            given, missing = missing, given
+        raise ValueError(f"{given} need {missing}")
+    if segments is not None:
+        segments = checks.integers(segments, "segments")
+    for name, table in (("position_table", position_table), ("segment_table", segment_table)):
+        if table is not None and not isinstance(table, (np.ndarray, str)):
+            raise TypeError(f"{name} must be a NumPy array, got {_kind(table)}")
+
+    table = None if sinusoidal else position_table
+    if out is not None:
+        checks.no_overlap(
+            out, ids=ids, weight=weight, positions=positions, position_table=table,
+            segments=segments, segment_table=segment_table,
+        )  # fmt: skip
+    probability, number = checks.dropout(dropout_p, seed)
+    return _core.embedding(
+        ids,
+        weight,
+        _padding_idx(padding_idx, weight.shape[0]),
+        checks.choice(pad_output, "pad_output", ("row", "zero")) == "zero",
+        _ignore_id(ignore_id),
+        1.0 if scale is None else checks.real(scale, "scale"),
+        positions,
+        table,
+        sinusoidal,
+        segments,
+        segment_table,
+        probability,
+        number,
+        out,
+    )
+
+
+def _padding_idx(padding_idx: Any, rows: int) -> int:
+    """Counted from the start; -1 when there is none."""
+    if padding_idx is None:
+        return -1
+    index = checks.integer(padding_idx, "padding_idx")
+    if not -rows <= index < rows:
+        raise ValueError(f"padding_idx {index} is outside [{-rows}, {rows})")
+    return index % rows
+
+
+def _ignore_id(ignore_id: Any) -> int | None:
+    if ignore_id is None:
+        return None
+    number = checks.integer(ignore_id, "ignore_id")
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"ignore_id must fit in 64 bits, got {number}")
+    return number
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
