@@ -102,6 +102,13 @@ def as_mask(value: Any) -> Mask:
         For anything else: floats belong into ``bias=``, integers need ``.astype(bool)``.
     ValueError
         For a bool array of another shape than `dense` takes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tegula import masks
+    >>> masks.as_mask(np.ones((2, 3), bool))
+    masks.dense(<bool array of shape (2, 3)>)
     """
     if isinstance(value, Mask):
         return value
