@@ -32,7 +32,9 @@ inline constexpr int64_t kKeyChunk = 1024;
 struct AttentionArgs {
   View q, k, v, out;
   View lse;      // empty: not wanted
-  View weights;  // empty: not wanted; needs lse
+  View weights;  // empty: not wanted; needs norms
+  View norms;    // (..., H, Lq, 2), float32 or float64: reference point and factor of a row,
+                 // weight = exp(score - point) * factor
   View lo, hi;   // int32 (B, H, Lq), strides 0 where they broadcast; empty: [0, Lk)
   View dense;    // bool (B, H, Lq, Lk), likewise; empty: none
   View bias;     // any float type, (..., H, Lq, Lk), likewise; empty: none
@@ -66,7 +68,7 @@ struct AttentionKernels {
   // Joins `count` partial results of the task's rows, `step` bytes apart, and finishes them.
   void (*finish)(const AttentionArgs&, const AttentionTask&, const char* partials, size_t step,
                  int64_t count, void* scratch);
-  // weights = exp(score - lse) of the task's rows.
+  // The weights of the task's rows, from the norms that forward left.
   void (*weights)(const AttentionArgs&, const AttentionTask&, void* scratch);
 };
 

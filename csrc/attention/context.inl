@@ -55,8 +55,8 @@ struct Context {
     if (F::kUnitValues > 1) {
       query_scale = scale < 0 ? C(-1) : C(1);
       score_scale = static_cast<C>(magnitude);
-      // Above 1 a product of a large score would overflow.
-      if (magnitude * kLog2E > 1.0) natural = true;
+      // Above 1 the product with a large score would overflow, and 0 times -inf is NaN.
+      if (magnitude * kLog2E > 1.0 || magnitude < 1e-30) natural = true;
       exponent = static_cast<C>(natural ? kLog2E : magnitude * kLog2E);
       to_natural = natural ? 1.0 : magnitude;
     } else {

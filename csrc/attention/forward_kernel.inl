@@ -99,7 +99,7 @@ TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* bes
     const Block<C>& block = c.w.blocks[b];
     for (int64_t slot = block.slot; slot < block.slot + block.rows; ++slot) {
       const C weight = total[slot];
-      C factor = weight == C(0) ? C(0) : keep_scale / weight;
+      C factor = weight == C(0) ? C(0) : C(1) / weight;
       const double peak = static_cast<double>(best[slot]) * c.to_natural;
       double lse = -__builtin_inf();
       if (a.sinks != nullptr) {
@@ -109,13 +109,19 @@ TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* bes
         if (top != -__builtin_inf()) {
           const double share = weight == C(0) ? 0.0 : __builtin_exp(peak - top);
           const double all = static_cast<double>(weight) * share + __builtin_exp(sink - top);
-          factor = static_cast<C>(a.dropout.scale * share / all);
+          factor = static_cast<C>(share / all);
           lse = top + __builtin_log(all);
         }
       } else if (lse_base != nullptr && weight != C(0)) {
         lse = peak + __builtin_log(static_cast<double>(weight));
       }
       if (lse_base != nullptr) lse_base[c.row_offset(a.lse, slot)] = static_cast<C>(lse);
+      if (a.norms) {
+        C* norms = a.norms.at<C>(c.batch_offset(a.norms) + c.row_offset(a.norms, slot));
+        norms[0] = best[slot];
+        norms[1] = factor;
+      }
+      factor *= keep_scale;
       T* out = out_base + c.row_offset(a.out, slot);
       const C* from = sum + slot * c.w.value_stride;
       int64_t d = 0;

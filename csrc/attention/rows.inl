@@ -109,7 +109,8 @@ struct Workspace {
     units = (a.dim + F::kUnitValues - 1) / F::kUnitValues;
     packed_units = round_up(units, kLanes<Unit>);
     value_stride = round_up(a.value_dim, kLanes<C>);
-    const int64_t block_limit = task_rows / kCutRows<C> + 2;
+    const int64_t block_limit =
+        task_rows / smaller(kCutRows<C>, kBlockRows<C>) + 2;
     rows = round_up(task_rows, kLanes<C>) + block_limit * kLanes<C>;
 
     blocks = take<Block<C>>(block_limit);

@@ -186,7 +186,7 @@ TEGULA_INLINE Place<C> row_at(Context<T, F>& c, int64_t slot) {
 template <class T, class F, class C = typename F::Compute>
 TEGULA_INLINE Vec<C> with_options(Context<T, F>& c, Vec<C> score, const Place<C>& at,
                                   const C* additive) {
-  if (F::kUnitValues > 1) score *= c.score_scale;
+  if (F::kUnitValues > 1 && c.natural) score *= c.score_scale;
   if (c.a.softcap > 0) score = tanh<C>(score) * static_cast<C>(c.a.softcap);
   if (c.a.alibi != nullptr) {
     const Vec<Int<C>> distance = at.key - at.query - static_cast<Int<C>>(c.a.k_len - c.a.q_len);

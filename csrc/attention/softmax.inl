@@ -39,7 +39,7 @@ TEGULA_NOINLINE void advance_total(Context<T, F>& c, const Block<typename F::Com
   }
 }
 
-// exp(score - maximum). Where weights are rounded to bfloat16 a short polynomial does.
+// exp(score - maximum).
 template <bool kNatural, class F, class C = typename F::Compute>
 TEGULA_INLINE Vec<C> weight_of(Vec<C> score, Vec<C> shift, C exponent) {
   if constexpr (kNatural) {
@@ -50,7 +50,7 @@ TEGULA_INLINE Vec<C> weight_of(Vec<C> score, Vec<C> shift, C exponent) {
     score = score - shift;
   }
   if constexpr (F::kUnitValues > 1) {
-    return exp2<C, Exp2CoarsePolynomial>(score);
+    return exp2<C, Exp2ShortPolynomial>(score);
   } else {
     return exp2<C>(score);
   }

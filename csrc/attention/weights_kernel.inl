@@ -1,5 +1,5 @@
-// The softmax weights themselves, for those who ask: weights = exp(score - lse), with
-// the scores of the forward pass. Costs q k^T once more and Lq x Lk numbers of output.
+// The softmax weights themselves, for those who ask: weights = exp(score - point) * factor,
+// with the scores and norms of the forward pass. Costs q k^T once more and Lq x Lk numbers of output.
 #pragma once
 
 #include "forward_kernel.inl"
@@ -12,7 +12,7 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
   using C = typename F::Compute;
   Context<T, F> c(a, task, scratch);
   T* out_base = a.weights.at<T>(c.batch_offset(a.weights));
-  const C* lse_base = a.lse.at<C>(c.batch_offset(a.lse));
+  const C* norms_base = a.norms.at<C>(c.batch_offset(a.norms));
   const int64_t step = a.weights.step(0);
   for (int b = 0; b < c.block_count; ++b) {
     const Block<C>& block = c.w.blocks[b];
@@ -32,15 +32,15 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
       score_block(c, block);
       for (int r = 0; r < block.rows; ++r) {
         const int64_t slot = block.slot + r;
-        const C lse = lse_base[c.row_offset(a.lse, slot)];
+        const C* norms = norms_base + c.row_offset(a.norms, slot);
+        const C point = norms[0] == -kInfinity<C> ? C(0) : norms[0];
         T* out = out_base + c.row_offset(a.weights, slot) + begin * step;
         for (int key = 0; key < c.tile.count; ++key) {
           if (!sees(c, block, r, key)) continue;
           const C score =
               c.w.scores[block.few() ? r * kKeyTile + key : key * block.width() + r];
-          const C logarithm = static_cast<C>(score * c.to_natural - lse);
-          const Vec<C> weight = exp2<C>(broadcast(logarithm * static_cast<C>(kLog2E)));
-          store_one<C>(out + key * step, weight[0]);
+          const Vec<C> weight = exp2<C>(broadcast((score - point) * c.exponent));
+          store_one<C>(out + key * step, weight[0] * norms[1]);
         }
       }
     }

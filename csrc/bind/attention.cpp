@@ -227,9 +227,9 @@ py::object attention(py::handle q, py::handle k, py::handle v, py::handle out, p
   }
   a.out = heads_first(a.out, layout, "out");
 
-  py::object lse, weights;
-  if (return_lse || return_weights) {
-    const DType type = in.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  py::object lse, weights, norms;
+  const DType type = in.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  if (return_lse) {
     py::array fresh = new_array(type, in.heads_shape({}));
     // One more axis, so that it reads like (..., H, Lq, 1).
     a.lse = view_of(fresh, type);
@@ -241,6 +241,9 @@ py::object attention(py::handle q, py::handle k, py::handle v, py::handle out, p
   if (return_weights) {
     py::array fresh = new_array(in.dtype, in.heads_shape({a.k_len}), q);
     a.weights = heads_first(view_of(fresh, in.dtype), "bhld", "weights");
+    py::array fresh_norms = new_array(type, in.heads_shape({2}));
+    a.norms = heads_first(view_of(fresh_norms, type), "bhld", "norms");
+    norms = std::move(fresh_norms);
     weights = std::move(fresh);
   }
   {
