@@ -2,12 +2,14 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -44,7 +46,7 @@ struct Job {
   std::atomic<int> seats{0};    // workers that may still enter
   std::atomic<int> inside{0};   // workers that have entered and not left
   std::atomic<bool> failed{false};
-  std::exception_ptr error;
+  std::exception_ptr error{};
 
   void run() {
     for (;;) {

@@ -132,7 +132,7 @@ View Arrays::output(py::handle object, const char* name, DType dtype,
     throw ValueError(message(name, " must be aligned and in native byte order"));
   }
   for (int axis = 0; axis < view.rank; ++axis) {
-    if (view.stride[axis] == 0 && view.shape[axis] > 1) {
+    if (view.count() > 0 && view.stride[axis] == 0 && view.shape[axis] > 1) {
       throw ValueError(message(name, " has stride 0 on axis ", axis, ": its elements overlap"));
     }
   }

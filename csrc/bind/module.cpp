@@ -41,4 +41,5 @@ PYBIND11_MODULE(_core, module) {
   bind_positional_encoding(module);
   bind_embedding(module);
   bind_attention(module);
+  bind_mask(module);
 }

@@ -9,7 +9,9 @@
 //
 #include "../simd/gemm.inl"
 //
-#include "../attention/forward_kernel.inl"
+#include "../attention/weights_kernel.inl"
+//
+#include "../mask/mask_kernel.inl"
 //
 #include "../positional_encoding/positional_encoding_kernel.inl"
 //
@@ -22,6 +24,7 @@ const KernelTable TEGULA_TABLE = {
     TEGULA_NAME,
     {attention_kernels<double>(), attention_kernels<float>(), attention_kernels<Half>(),
      attention_kernels<BFloat16>()},
+    mask_kernels(),
     {positional_encoding_kernels<double>(), positional_encoding_kernels<float>(),
      positional_encoding_kernels<Half>(), positional_encoding_kernels<BFloat16>()},
     {embedding_kernels<double>(), embedding_kernels<float>(), embedding_kernels<Half>(),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../attention/attention.h"
+#include "../mask/mask.h"
 #include "../embedding/embedding.h"
 #include "../positional_encoding/positional_encoding.h"
 
@@ -11,6 +12,7 @@ struct KernelTable {
   const char* name;
   // By float type: float64, float32, float16, bfloat16.
   AttentionKernels attention[4];
+  MaskKernels mask;
   PositionalEncodingKernels positional_encoding[4];
   EmbeddingKernels embedding[4];
 };

@@ -12,7 +12,8 @@ inline constexpr int kVectorBytes = 32;
 inline constexpr bool kHasFma = true;
 inline constexpr int kBlockVectors = 3;
 inline constexpr int kScoreRows = 4;
-inline constexpr int kValueVectors = 3;
+inline constexpr int kGroupRows = 4;
+inline constexpr int kAccumulators = 12;
 
 }  // namespace
 }  // namespace tegula

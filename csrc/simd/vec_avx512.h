@@ -13,7 +13,8 @@ inline constexpr int kVectorBytes = 64;
 inline constexpr bool kHasFma = true;
 inline constexpr int kBlockVectors = 3;
 inline constexpr int kScoreRows = 8;
-inline constexpr int kValueVectors = 4;
+inline constexpr int kGroupRows = 8;
+inline constexpr int kAccumulators = 16;
 
 }  // namespace
 }  // namespace tegula

@@ -12,7 +12,8 @@ inline constexpr bool kHasFma = false;
 // Register tiles that fit 16 registers with room for a product: see gemm.inl.
 inline constexpr int kBlockVectors = 2;  // query vectors of a block
 inline constexpr int kScoreRows = 4;     // keys of a score tile
-inline constexpr int kValueVectors = 2;  // head-dim vectors of an output tile
+inline constexpr int kGroupRows = 4;     // rows of an output tile
+inline constexpr int kAccumulators = 8;  // of an output tile
 
 }  // namespace
 }  // namespace tegula

@@ -1,6 +1,7 @@
 """tegula: the Transformer's input layer and attention as native kernels."""
 
 from ._version import __version__
+from . import masks
 from .attention import attention, merge_attention
 from .dropout import dropout_mask
 from .embedding import embedding
@@ -14,6 +15,7 @@ __all__ = [
     "dropout_mask",
     "embedding",
     "get_num_threads",
+    "masks",
     "merge_attention",
     "positional_encoding",
     "set_isa",

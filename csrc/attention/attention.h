@@ -1,0 +1,76 @@
+// Attention: out = softmax(softcap(scale * q k^T) + alibi + bias over visible keys and
+// sinks) v, tile by tile, with an online softmax. Nothing of size Lq x Lk exists.
+//
+// Shapes, with B the leading axes taken as one (..., in C order), H query heads, G
+// key/value heads (G divides H; head h reads key/value head h / (H / G)):
+//   q (..., H, Lq, D)   k (..., G, Lk, D)   v (..., G, Lk, Dv)   out (..., H, Lq, Dv)
+//   lse (..., H, Lq)    weights (..., H, Lq, Lk)
+// Any strides. q, k, v, out and weights share one float type; scores, softmax and sums
+// over keys are float32 (float64 for float64), and results are rounded once, at the end.
+//
+// Which keys a query sees is one half-open interval [lo, hi) per row, minus what a
+// dense mask or a bias of -inf takes away. A masked key takes part in nothing: not even
+// a NaN of its key or value row is seen. A row that sees no key gives 0 and lse -inf.
+//
+// A row's bits depend on its own query, keys and options alone. Key tiles lie at
+// absolute multiples of the tile size, sums run over keys in order, a masked key adds an
+// exact zero, and keys are folded in chunks of kKeyChunk whether or not threads share
+// them. So threads, batch, Lq and masked keys behind the last visible one change nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../base/philox.h"
+#include "../base/view.h"
+
+namespace tegula {
+
+// Keys of one independent softmax; partial results are merged in order.
+inline constexpr int64_t kKeyChunk = 1024;
+
+struct AttentionArgs {
+  View q, k, v, out;
+  View lse;      // empty: not wanted
+  View weights;  // empty: not wanted; needs lse
+  View lo, hi;   // int32 (B, H, Lq), strides 0 where they broadcast; empty: [0, Lk)
+  View dense;    // bool (B, H, Lq, Lk), likewise; empty: none
+  View bias;     // any float type, (..., H, Lq, Lk), likewise; empty: none
+  const double* alibi = nullptr;  // H slopes
+  const double* sinks = nullptr;  // H logits
+  double scale = 1.0;
+  double softcap = 0.0;  // 0: none
+  Dropout dropout;
+  int64_t batch = 0, heads = 0, key_heads = 0;
+  int64_t q_len = 0, k_len = 0, dim = 0, value_dim = 0;
+};
+
+// Rows [row_begin, row_end) of one unit: the queries of `heads` consecutive heads that
+// share a key/value head, head by head. Row r is query r % Lq of head first_head + r / Lq.
+struct AttentionTask {
+  int64_t batch = 0;
+  int64_t first_head = 0;
+  int64_t row_begin = 0, row_end = 0;
+  // Key chunks to visit. With `partial` the unnormalised result of these chunks goes
+  // there (partial_bytes of it); without, the finished rows go to out.
+  int64_t chunk_begin = 0, chunk_end = 0;
+  void* partial = nullptr;
+};
+
+// One instruction set's kernels for one float type.
+struct AttentionKernels {
+  int64_t block_rows;  // queries that share a score tile: good task sizes are multiples
+  size_t (*scratch_bytes)(const AttentionArgs&, int64_t rows);
+  size_t (*partial_bytes)(const AttentionArgs&, int64_t rows);
+  void (*forward)(const AttentionArgs&, const AttentionTask&, void* scratch);
+  // Joins `count` partial results of the task's rows, `step` bytes apart, and finishes them.
+  void (*finish)(const AttentionArgs&, const AttentionTask&, const char* partials, size_t step,
+                 int64_t count, void* scratch);
+  // weights = exp(score - lse) of the task's rows.
+  void (*weights)(const AttentionArgs&, const AttentionTask&, void* scratch);
+};
+
+// Runs the plan on up to `threads` threads (0: the setting).
+void attention_forward(const AttentionArgs& args, int threads);
+
+}  // namespace tegula

@@ -1,0 +1,239 @@
+// A task at work: its rows cut into blocks, and the key tile it stands on.
+#pragma once
+
+#include "rows.inl"
+
+namespace tegula {
+namespace {
+
+// One key tile, in the form the products read. Keys count from the tile's first.
+template <class F>
+struct Tile {
+  int32_t begin = 0, count = 0;
+  const char* keys;   // rows of units
+  int64_t key_bytes;  // from row to row
+  const typename F::Unit* values;
+  int64_t value_stride;  // from unit to unit
+  bool packed = false, columns = false;
+
+  TEGULA_INLINE KeyRange range() const { return {begin, begin + count}; }
+  // `range`, as far as it lies in the tile, counted from the tile's first key.
+  TEGULA_INLINE KeyRange local(KeyRange range) const {
+    const KeyRange part = intersect(range, this->range());
+    return {part.begin - begin, part.end - begin};
+  }
+};
+
+// T is the type of q, k, v and out; F how it is multiplied.
+template <class T, class F>
+struct Context {
+  using C = typename F::Compute;
+  using Unit = typename F::Unit;
+
+  const AttentionArgs& a;
+  const AttentionTask& task;
+  Workspace<F> w;
+  int block_count = 0;
+  KeyRange sight{kNever, -1};  // what some row sees
+  Tile<F> tile;
+  const T *key_base, *value_base;  // of the key/value head
+
+  bool additive;       // a bias or a dense mask
+  bool natural;        // scores are in natural units: softcap, ALiBi or a bias
+  C query_scale;       // goes into q
+  C score_scale;       // goes into the scores, with log2(e) unless natural
+  C exponent;          // score * exponent is the exponent of 2
+  double to_natural;   // score * to_natural is the natural logarithm
+
+  TEGULA_INLINE Context(const AttentionArgs& args, const AttentionTask& t, void* scratch)
+      : a(args), task(t), w(args, t.row_end - t.row_begin, scratch) {
+    additive = a.bias || a.dense;
+    natural = a.bias || a.softcap > 0 || a.alibi != nullptr;
+    const double scale = a.softcap > 0 ? a.scale / a.softcap : a.scale;
+    const double magnitude = scale < 0 ? -scale : scale;
+    if (F::kUnitValues > 1) {
+      query_scale = scale < 0 ? C(-1) : C(1);
+      score_scale = static_cast<C>(magnitude);
+      // Above 1 a product of a large score would overflow.
+      if (magnitude * kLog2E > 1.0) natural = true;
+      exponent = static_cast<C>(natural ? kLog2E : magnitude * kLog2E);
+      to_natural = natural ? 1.0 : magnitude;
+    } else {
+      query_scale = static_cast<C>(natural ? scale : scale * kLog2E);
+      score_scale = C(1);
+      exponent = static_cast<C>(natural ? kLog2E : 1.0);
+      to_natural = natural ? 1.0 : kLn2;
+    }
+    const int64_t key_head = task.first_head / (a.heads / a.key_heads);
+    key_base = a.k.at<T>(a.k.lead_offset(task.batch, a.k.rank - 3) + key_head * a.k.step(2));
+    value_base = a.v.at<T>(a.v.lead_offset(task.batch, a.v.rank - 3) + key_head * a.v.step(2));
+    read_rows();
+  }
+
+  // Scores must pass through finish_scores even where every row sees every key.
+  TEGULA_INLINE bool modified() const {
+    return additive || a.softcap > 0 || a.alibi != nullptr ||
+           (F::kUnitValues > 1 && natural && score_scale != C(1));
+  }
+
+  TEGULA_INLINE int64_t head_of(int64_t row) const { return task.first_head + row / a.q_len; }
+
+  // Row r of the task, in an array (..., H, L, X).
+  TEGULA_INLINE int64_t row_offset(const View& view, int64_t row) const {
+    return view.lead_offset(task.batch, view.rank - 3) + head_of(row) * view.step(2) +
+           row % a.q_len * view.step(1);
+  }
+
+  // Cuts the rows into blocks and notes what each row sees.
+  TEGULA_NOINLINE void read_rows() {
+    Block<C>* block = nullptr;
+    int64_t slot = 0;
+    for (int64_t row = task.row_begin; row < task.row_end; ++row) {
+      const int64_t head = head_of(row), query = row % a.q_len;
+      int32_t lo = 0, hi = static_cast<int32_t>(a.k_len);
+      if (a.lo) {
+        lo = *a.lo.at<int32_t>(task.batch * a.lo.stride[0] + head * a.lo.stride[1] +
+                               query * a.lo.stride[2]);
+        hi = *a.hi.at<int32_t>(task.batch * a.hi.stride[0] + head * a.hi.stride[1] +
+                               query * a.hi.stride[2]);
+        if (lo < 0) lo = 0;
+        if (hi > a.k_len) hi = static_cast<int32_t>(a.k_len);
+      }
+      if (hi <= lo) lo = kNever, hi = -1;
+      const bool cut =
+          block != nullptr &&
+          (block->rows == kBlockRows<C> ||
+           (block->rows >= kCutRows<C> && (lo >= block->sight.some.end ||
+                                           hi <= block->sight.some.begin)));
+      if (block == nullptr || cut) {
+        if (block != nullptr) slot = pad_block(*block);
+        block = &w.blocks[block_count++];
+        *block = {slot, row, 0, blind(), {}, {}};
+        for (auto& lane : block->lanes) lane = blind();
+        for (auto& group : block->groups) group = {kNever, -1};
+      }
+      const int64_t place = slot + block->rows;
+      w.lo[place] = lo;
+      w.hi[place] = hi;
+      w.query[place] = query;
+      const uint64_t lead = static_cast<uint64_t>(task.batch * a.heads + head);
+      w.lead_low[place] = static_cast<uint32_t>(lead);
+      w.lead_high[place] = static_cast<uint32_t>(lead >> 32);
+      w.slope[place] = a.alibi != nullptr ? static_cast<C>(a.alibi[head]) : C(0);
+      add_row(block->sight, lo, hi);
+      add_row(block->lanes[block->rows / kLanes<C>], lo, hi);
+      KeyRange& group = block->groups[block->rows / kGroup<C>];
+      if (lo < group.begin) group.begin = lo;
+      if (hi > group.end) group.end = hi;
+      if (lo < sight.begin) sight.begin = lo;
+      if (hi > sight.end) sight.end = hi;
+      ++block->rows;
+    }
+    if (block != nullptr) pad_block(*block);
+  }
+
+  // Rows that fill the last vector see what its last real row sees. Returns the slot
+  // behind the block.
+  TEGULA_INLINE int64_t pad_block(const Block<C>& block) {
+    const int64_t last = block.slot + block.rows - 1, end = block.slot + block.width();
+    for (int64_t place = last + 1; place < end; ++place) {
+      w.lo[place] = w.lo[last];
+      w.hi[place] = w.hi[last];
+      w.query[place] = w.query[last];
+      w.lead_low[place] = w.lead_low[last];
+      w.lead_high[place] = w.lead_high[last];
+      w.slope[place] = w.slope[last];
+    }
+    return end;
+  }
+
+  TEGULA_INLINE Unit* queries_of(const Block<C>& block) {
+    return w.queries + block.slot * w.packed_units;
+  }
+
+  // Many rows: columns [unit][width]. Few: rows [row][packed_units].
+  TEGULA_NOINLINE void pack_queries(const Block<C>& block) {
+    Unit* packed = queries_of(block);
+    const int64_t step = a.q.step(0);
+    if (block.few()) {
+      for (int r = 0; r < kFewRows && r < block.width(); ++r) {
+        Unit* row = packed + r * w.packed_units;
+        if (r < block.rows) {
+          pack_row<F>(a.q.at<T>(row_offset(a.q, block.task_row + r)), step, a.dim, query_scale,
+                      row);
+        } else {
+          for (int64_t u = 0; u < w.packed_units; ++u) row[u] = Unit(0);
+        }
+      }
+      return;
+    }
+    for (int j = 0; j < block.vectors(); ++j) {
+      const T* rows[kLanes<C>];
+      for (int i = 0; i < kLanes<C>; ++i) {
+        const int r = j * kLanes<C> + i;
+        rows[i] =
+            r < block.rows ? a.q.at<T>(row_offset(a.q, block.task_row + r)) : nullptr;
+      }
+      pack_columns<F>(rows, step, a.dim, query_scale, packed + j * kLanes<C>, block.width());
+    }
+  }
+
+  TEGULA_INLINE const T* key_row(int32_t key) const {
+    return key_base + (tile.begin + key) * a.k.step(1);
+  }
+  TEGULA_INLINE const T* value_row(int32_t key) const {
+    return value_base + (tile.begin + key) * a.v.step(1);
+  }
+
+  // Puts the tile into the form the products read, unless it already lies in it.
+  TEGULA_NOINLINE void pack_tile() {
+    tile.packed = true;
+    if (sizeof(T) * F::kUnitValues == sizeof(Unit) && a.k.step(0) == 1 &&
+        a.dim % F::kUnitValues == 0) {
+      tile.keys = reinterpret_cast<const char*>(key_row(0));
+      tile.key_bytes = a.k.step(1) * static_cast<int64_t>(sizeof(T));
+    } else {
+      for (int32_t key = 0; key < tile.count; ++key) {
+        pack_row<F>(key_row(key), a.k.step(0), a.dim, C(1), w.keys + key * w.packed_units);
+      }
+      tile.keys = reinterpret_cast<const char*>(w.keys);
+      tile.key_bytes = w.packed_units * static_cast<int64_t>(sizeof(Unit));
+    }
+    if (sizeof(T) == sizeof(Unit) && a.v.step(0) == 1 && a.value_dim == w.value_stride) {
+      tile.values = reinterpret_cast<const Unit*>(value_row(0));
+      tile.value_stride = a.v.step(1);
+      return;
+    }
+    for (int32_t key = 0; key < tile.count; key += F::kUnitValues) {
+      const T* row = value_row(key);
+      Unit* packed = w.values + key / F::kUnitValues * w.value_stride;
+      for (int64_t d = 0; d < a.value_dim; d += kLanes<C>) {
+        store(packed + d, Packing<F, T>::keys(row + d * a.v.step(0), a.v.step(0), a.value_dim - d,
+                                              a.v.step(1), key + 1 < tile.count));
+      }
+    }
+    tile.values = w.values;
+    tile.value_stride = w.value_stride;
+  }
+
+  // The tile's keys as columns [unit][kKeyTile], for blocks of few rows.
+  TEGULA_NOINLINE void pack_key_columns() {
+    tile.columns = true;
+    for (int32_t key = 0; key < kKeyTile; key += kLanes<C>) {
+      const T* rows[kLanes<C>];
+      for (int i = 0; i < kLanes<C>; ++i) {
+        rows[i] = key + i < tile.count ? key_row(key + i) : nullptr;
+      }
+      pack_columns<F>(rows, a.k.step(0), a.dim, C(1), w.key_columns + key, kKeyTile);
+    }
+  }
+
+  TEGULA_INLINE void enter_tile(int32_t begin) {
+    tile = {};
+    tile.begin = begin;
+    tile.count = static_cast<int32_t>(smaller(kKeyTile, a.k_len - begin));
+  }
+};
+
+}  // namespace
+}  // namespace tegula

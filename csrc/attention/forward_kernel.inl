@@ -1,0 +1,198 @@
+// The forward pass of one task, see attention.h.
+//
+//   for each chunk of keys                      an independent softmax
+//     for each tile of keys                     read once, shared by all blocks
+//       for each block of rows that sees it
+//         scores  <- options(q k^T)             scores.inl
+//         weights <- exp2(scores - maximum)     softmax.inl
+//         sums    <- sums * rescale + weights v values.inl
+//     fold the chunk into what came before
+//   out <- sums / total
+//
+// Cost of a task of R rows that see K keys: 2 R K (D + Dv) multiply-adds; reads K (D + Dv)
+// numbers of k and v, R D of q, writes R Dv.
+#pragma once
+
+#include "values.inl"
+
+namespace tegula {
+namespace {
+
+template <class T, class F>
+TEGULA_NOINLINE void attend_block(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  const bool whole = score_block(c, block);
+  softmax_block(c, block, whole);
+  add_values_block(c, block, whole);
+}
+
+template <class C>
+TEGULA_INLINE void fill(C* p, int64_t count, C value) {
+  for (int64_t i = 0; i < count; ++i) p[i] = value;
+}
+
+template <class T, class F>
+TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
+  using C = typename F::Compute;
+  fill(c.w.best, c.w.rows, -kInfinity<C>);
+  fill(c.w.total, c.w.rows, C(0));
+  fill(c.w.sum, c.w.rows * c.w.value_stride, C(0));
+  const int32_t chunk_begin = static_cast<int32_t>(chunk * kKeyChunk);
+  const KeyRange keys = intersect(
+      c.sight, {chunk_begin, static_cast<int32_t>(smaller(c.a.k_len, (chunk + 1) * kKeyChunk))});
+  for (int32_t begin = keys.begin / kKeyTile * kKeyTile; begin < keys.end; begin += kKeyTile) {
+    c.enter_tile(begin);
+    for (int i = 0; i < c.block_count; ++i) {
+      const Block<C>& block = c.w.blocks[i];
+      if (intersect(block.sight.some, c.tile.range()).empty()) continue;
+      if (!c.tile.packed) c.pack_tile();
+      attend_block(c, block);
+    }
+  }
+}
+
+// Joins a chunk (best, total, sum) to the chunks before it (all_...).
+template <class T, class F>
+TEGULA_NOINLINE void fold_chunk(Context<T, F>& c) {
+  using C = typename F::Compute;
+  for (int64_t row = 0; row < c.w.rows; row += kLanes<C>) {
+    const Vec<C> before = load(c.w.all_best + row), here = load(c.w.best + row);
+    const Vec<C> best = max_of(before, here);
+    const Vec<C> point = reference_point<C>(best);
+    alignas(kVectorBytes) C old_scale[kLanes<C>], new_scale[kLanes<C>];
+    store(old_scale, exp2<C>((before - point) * c.exponent));
+    store(new_scale, exp2<C>((here - point) * c.exponent));
+    store(c.w.all_best + row, best);
+    store(c.w.all_total + row,
+          opaque(load(c.w.all_total + row) * load(old_scale)) +
+              opaque(load(c.w.total + row) * load(new_scale)));
+    for (int i = 0; i < kLanes<C>; ++i) {
+      const int64_t at = (row + i) * c.w.value_stride;
+      for (int64_t d = 0; d < c.w.value_stride; d += kLanes<C>) {
+        store(c.w.all_sum + at + d,
+              opaque(load(c.w.all_sum + at + d) * old_scale[i]) +
+                  opaque(load(c.w.sum + at + d) * new_scale[i]));
+      }
+    }
+  }
+}
+
+template <class T, class F>
+TEGULA_INLINE void start_fold(Context<T, F>& c) {
+  using C = typename F::Compute;
+  fill(c.w.all_best, c.w.rows, -kInfinity<C>);
+  fill(c.w.all_total, c.w.rows, C(0));
+  fill(c.w.all_sum, c.w.rows * c.w.value_stride, C(0));
+}
+
+// Divides by the totals, sinks included, and writes out and lse.
+template <class T, class F>
+TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* best,
+                                const typename F::Compute* total,
+                                const typename F::Compute* sum) {
+  using C = typename F::Compute;
+  const AttentionArgs& a = c.a;
+  const C keep_scale = static_cast<C>(a.dropout.scale);
+  const int64_t step = a.out.step(0);
+  for (int b = 0; b < c.block_count; ++b) {
+    const Block<C>& block = c.w.blocks[b];
+    for (int r = 0; r < block.rows; ++r) {
+      const int64_t slot = block.slot + r, row = block.task_row + r;
+      const C weight = total[slot];
+      C factor = weight == C(0) ? C(0) : keep_scale / weight;
+      double lse = -__builtin_inf();
+      const bool wants_lse = static_cast<bool>(a.lse);
+      if (wants_lse && weight != C(0)) {
+        lse = static_cast<double>(best[slot]) * c.to_natural +
+              __builtin_log(static_cast<double>(weight));
+      }
+      if (a.sinks != nullptr) {
+        const double sink = a.sinks[c.head_of(row)];
+        if (weight == C(0)) {
+          lse = sink;
+        } else if (!(sink == -__builtin_inf())) {
+          const double peak = static_cast<double>(best[slot]) * c.to_natural;
+          const double top = sink > peak ? sink : peak;
+          const double all = weight * __builtin_exp(peak - top) + __builtin_exp(sink - top);
+          factor = static_cast<C>(a.dropout.scale * __builtin_exp(peak - top) / all);
+          lse = top + __builtin_log(all);
+        }
+      }
+      if (wants_lse) *a.lse.at<C>(c.row_offset(a.lse, row)) = static_cast<C>(lse);
+      T* out = a.out.at<T>(c.row_offset(a.out, row));
+      const C* from = sum + slot * c.w.value_stride;
+      int64_t d = 0;
+      if (step == 1) {
+        for (; d + kLanes<C> <= a.value_dim; d += kLanes<C>) {
+          store_as<C>(out + d, load(from + d) * factor);
+        }
+      }
+      for (; d < a.value_dim; ++d) store_one<C>(out + d * step, from[d] * factor);
+    }
+  }
+}
+
+template <class C>
+TEGULA_INLINE void copy(const C* from, C* to, int64_t count) {
+  __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(C));
+}
+
+template <class T, class F>
+void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, void* scratch) {
+  using C = typename F::Compute;
+  Context<T, F> c(a, task, scratch);
+  for (int b = 0; b < c.block_count; ++b) c.pack_queries(c.w.blocks[b]);
+  const auto sees_chunk = [&](int64_t chunk) {
+    return c.sight.begin < (chunk + 1) * kKeyChunk && c.sight.end > chunk * kKeyChunk;
+  };
+  if (task.partial != nullptr) {
+    attend_chunk(c, task.chunk_begin);
+    // A partial result is best, total and sum of all rows, in this order.
+    C* to = static_cast<C*>(task.partial);
+    copy(c.w.best, to, c.w.rows);
+    copy(c.w.total, to + c.w.rows, c.w.rows);
+    copy(c.w.sum, to + 2 * c.w.rows, c.w.rows * c.w.value_stride);
+    return;
+  }
+  if (a.k_len <= kKeyChunk) {
+    attend_chunk(c, 0);
+    return write_rows(c, c.w.best, c.w.total, c.w.sum);
+  }
+  start_fold(c);
+  for (int64_t chunk = task.chunk_begin; chunk < task.chunk_end; ++chunk) {
+    if (!sees_chunk(chunk)) continue;
+    attend_chunk(c, chunk);
+    fold_chunk(c);
+  }
+  write_rows(c, c.w.all_best, c.w.all_total, c.w.all_sum);
+}
+
+template <class T, class F>
+void attention_finish_task(const AttentionArgs& a, const AttentionTask& task,
+                           const char* partials, size_t step, int64_t count, void* scratch) {
+  using C = typename F::Compute;
+  Context<T, F> c(a, task, scratch);
+  start_fold(c);
+  for (int64_t i = 0; i < count; ++i) {
+    const C* from = reinterpret_cast<const C*>(partials + step * static_cast<size_t>(i));
+    copy(from, c.w.best, c.w.rows);
+    copy(from + c.w.rows, c.w.total, c.w.rows);
+    copy(from + 2 * c.w.rows, c.w.sum, c.w.rows * c.w.value_stride);
+    fold_chunk(c);
+  }
+  write_rows(c, c.w.all_best, c.w.all_total, c.w.all_sum);
+}
+
+template <class F>
+size_t attention_scratch_bytes(const AttentionArgs& a, int64_t rows) {
+  return reinterpret_cast<size_t>(Workspace<F>(a, rows, nullptr).next);
+}
+
+template <class F>
+size_t attention_partial_bytes(const AttentionArgs& a, int64_t rows) {
+  const Workspace<F> w(a, rows, nullptr);
+  return static_cast<size_t>(round_up(w.rows * (2 + w.value_stride), 16)) *
+         sizeof(typename F::Compute);
+}
+
+}  // namespace
+}  // namespace tegula

@@ -1,0 +1,121 @@
+// Rows of numbers become the operands of the tile products.
+#pragma once
+
+#include "../simd/gemm.inl"
+
+namespace tegula {
+namespace {
+
+TEGULA_INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+TEGULA_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+TEGULA_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// kLanes<C> numbers from p on, zeros behind the first `count`.
+template <class C, class T>
+TEGULA_INLINE Vec<C> load_strided(const T* p, int64_t stride, int64_t count) {
+  if constexpr (sizeof(T) <= sizeof(C)) {
+    if (stride == 1 && count >= kLanes<C>) return load_as<C>(p);
+  }
+  alignas(kVectorBytes) C lane[kLanes<C>] = {};
+  for (int64_t i = 0; i < kLanes<C> && i < count; ++i) lane[i] = load_one<C>(p + i * stride);
+  return load(lane);
+}
+
+// What a format stores of inputs of type T.
+template <class F, class T>
+struct Packing {  // numbers, widened
+  using Unit = typename F::Unit;
+
+  TEGULA_INLINE static Vec<Unit> row(const T* p, int64_t stride, int64_t count, Unit scale) {
+    return load_strided<Unit>(p, stride, count) * scale;
+  }
+  // Value rows as value_tile reads them; a unit holds one key.
+  TEGULA_INLINE static Vec<Unit> keys(const T* p, int64_t stride, int64_t count, int64_t, bool) {
+    return load_strided<Unit>(p, stride, count);
+  }
+  TEGULA_INLINE static bool finite(Vec<Unit> v) { return !any_lane((v - v) != Unit(0)); }
+  // `unit` without the key that `keep` (bit 0) leaves out.
+  TEGULA_INLINE static Vec<Unit> without(Vec<Unit> unit, int keep) {
+    return keep & 1 ? unit : Vec<Unit>{};
+  }
+};
+
+#if defined(TEGULA_ISA_BF16)
+template <>
+struct Packing<DotFormat, BFloat16> {  // pairs, as they are
+  using Unit = uint32_t;
+
+  // Pairs along the row. Only the sign of the scale goes into q: its size would cost a
+  // rounding, and is applied to the scores.
+  TEGULA_INLINE static Vec<Unit> row(const BFloat16* p, int64_t stride, int64_t count,
+                                     float scale) {
+    const Unit flip = scale < 0 ? 0x80008000u : 0u;
+    if (stride == 1 && count >= 2 * kLanes<Unit>) {
+      return load_unaligned(reinterpret_cast<const Unit*>(p)) ^ flip;
+    }
+    alignas(kVectorBytes) uint16_t lane[2 * kLanes<Unit>] = {};
+    for (int64_t i = 0; i < 2 * kLanes<Unit> && i < count; ++i) lane[i] = p[i * stride].bits;
+    Vec<Unit> pairs;
+    __builtin_memcpy(&pairs, lane, sizeof pairs);
+    return pairs ^ flip;
+  }
+  // Pairs across two keys: the first key's number in the low half.
+  TEGULA_INLINE static Vec<Unit> keys(const BFloat16* p, int64_t stride, int64_t count,
+                                      int64_t key_stride, bool second) {
+    const auto bits = [&](const BFloat16* q) {
+      if (stride == 1 && count >= kLanes<Unit>) {
+        return __builtin_convertvector(*reinterpret_cast<const UnalignedBits16*>(q), Vec<Unit>);
+      }
+      Vec<Unit> lanes{};
+      for (int64_t i = 0; i < kLanes<Unit> && i < count; ++i) lanes[i] = q[i * stride].bits;
+      return lanes;
+    };
+    const Vec<Unit> low = bits(p);
+    return second ? low | (bits(p + key_stride) << 16) : low;
+  }
+  TEGULA_INLINE static bool finite(Vec<Unit> v) {
+    return !any_lane((v & 0x7F80u) == 0x7F80u) && !any_lane((v & 0x7F800000u) == 0x7F800000u);
+  }
+  TEGULA_INLINE static Vec<Unit> without(Vec<Unit> unit, int keep) {
+    return unit & ((keep & 1 ? 0xFFFFu : 0u) | (keep & 2 ? 0xFFFF0000u : 0u));
+  }
+};
+#endif
+
+// kLanes rows, given by their addresses (null: a row of zeros), become columns:
+// packed[u][lane] for u in [0, units), `packed` stepping `stride` from u to u + 1.
+template <class F, class T>
+TEGULA_INLINE void pack_columns(const T* const* rows, int64_t element_stride, int64_t dim,
+                                typename F::Compute scale, typename F::Unit* packed,
+                                int64_t stride) {
+  using Unit = typename F::Unit;
+  constexpr int kN = kLanes<Unit>;
+  const int64_t units = (dim + F::kUnitValues - 1) / F::kUnitValues;
+  for (int64_t u = 0; u < units; u += kN) {
+    const int64_t first = u * F::kUnitValues;
+    Vec<Unit> block[kN];
+    for (int i = 0; i < kN; ++i) {
+      block[i] = rows[i] == nullptr ? Vec<Unit>{}
+                                    : Packing<F, T>::row(rows[i] + first * element_stride,
+                                                         element_stride, dim - first, scale);
+    }
+    transpose<Unit>(block);
+    const int used = static_cast<int>(smaller(kN, units - u));
+    for (int i = 0; i < used; ++i) store(packed + (u + i) * stride, block[i]);
+  }
+}
+
+// A row as it lies, in units padded with zeros to whole vectors.
+template <class F, class T>
+TEGULA_INLINE void pack_row(const T* row, int64_t element_stride, int64_t dim,
+                            typename F::Compute scale, typename F::Unit* packed) {
+  using Unit = typename F::Unit;
+  constexpr int kValues = kLanes<Unit> * F::kUnitValues;
+  for (int64_t d = 0; d < dim; d += kValues) {
+    store(packed + d / F::kUnitValues,
+          Packing<F, T>::row(row + d * element_stride, element_stride, dim - d, scale));
+  }
+}
+
+}  // namespace
+}  // namespace tegula

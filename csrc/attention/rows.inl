@@ -1,0 +1,137 @@
+// The rows of a task: where they live, what they see, and their share of the scratch.
+#pragma once
+
+#include "attention.h"
+#include "pack.inl"
+
+namespace tegula {
+namespace {
+
+// Rows of a block share a score tile: kBlockVectors vectors, a row in each lane.
+template <class C>
+inline constexpr int kBlockRows = kBlockVectors * kLanes<C>;
+
+// Keys of a score tile. Tiles lie at multiples of it.
+inline constexpr int kKeyTile = 128;
+// Ranges of scores and weights are rounded to this many keys: what one Philox call
+// decides, and a whole number of units in every format.
+inline constexpr int kKeyQuad = 4;
+// Up to this many rows, keys lie in the lanes instead of rows.
+inline constexpr int kFewRows = 4;
+// A block of this many rows ends where a row sees nothing of what the block sees, as at
+// the border of two packed documents.
+template <class C>
+inline constexpr int kCutRows = kLanes<C> / 2 > kFewRows ? kLanes<C> / 2 : kFewRows + 1;
+
+static_assert(kKeyChunk % kKeyTile == 0 && kKeyTile % kKeyQuad == 0);
+
+// Rows of a value tile. Such a group lies within one vector of rows and shares a key range.
+template <class C>
+inline constexpr int kGroup = kGroupRows < kLanes<C> ? kGroupRows : kLanes<C>;
+
+// Half-open range of keys; empty when end <= begin.
+struct KeyRange {
+  int32_t begin, end;
+
+  TEGULA_INLINE bool empty() const { return end <= begin; }
+};
+
+TEGULA_INLINE KeyRange intersect(KeyRange a, KeyRange b) {
+  return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+}
+
+// What some row of a set sees, and what every one of them sees.
+struct Sight {
+  KeyRange some, every;
+};
+
+// Rows without a key have lo = kNever and hi = -1: they spoil no minimum or maximum.
+inline constexpr int32_t kNever = INT32_MAX;
+
+TEGULA_INLINE Sight blind() { return {{kNever, -1}, {-1, kNever}}; }
+TEGULA_INLINE void add_row(Sight& sight, int32_t lo, int32_t hi) {
+  if (lo < sight.some.begin) sight.some.begin = lo;
+  if (hi > sight.some.end) sight.some.end = hi;
+  if (lo > sight.every.begin) sight.every.begin = lo;
+  if (hi < sight.every.end) sight.every.end = hi;
+}
+
+// Up to kBlockRows consecutive rows of a task.
+template <class C>
+struct Block {
+  int64_t slot;  // of the first row in the per-row arrays: a multiple of kLanes<C>
+  int64_t task_row;
+  int rows;
+  Sight sight;
+  Sight lanes[kBlockVectors];                   // of each vector of rows
+  KeyRange groups[kBlockRows<C> / kGroup<C>];   // what some row of a group sees
+
+  TEGULA_INLINE bool few() const { return rows <= kFewRows; }
+  TEGULA_INLINE int vectors() const { return (rows + kLanes<C> - 1) / kLanes<C>; }
+  TEGULA_INLINE int width() const { return vectors() * kLanes<C>; }
+};
+
+// Scratch of one task. Constructed on a null pointer it measures what it needs.
+template <class F>
+struct Workspace {
+  using C = typename F::Compute;
+  using Unit = typename F::Unit;
+  static constexpr int64_t kTile = kKeyTile * kBlockRows<C>;
+
+  char* next;
+  int64_t units;         // of a q or k row
+  int64_t packed_units;  // the same in whole vectors
+  int64_t value_stride;  // Dv in whole vectors
+  int64_t rows;          // of all blocks, each padded to whole vectors
+
+  Block<C>* blocks;
+  // Per row.
+  Unit* queries;                       // see pack_queries
+  C *best, *total, *sum;               // of the chunk: maximum, sum of weights, of values
+  C *all_best, *all_total, *all_sum;   // of the chunks before
+  Int<C>*lo, *hi;                      // what it sees
+  Int<C>* query;                       // its number
+  UInt<C>*lead_low, *lead_high;        // words of batch * H + head
+  C* slope;                            // ALiBi
+  C *tile_best, *tile_sum, *shift, *rescale;  // of the block in work
+  // Per tile.
+  C *scores, *additive;
+  Unit *weights, *keys, *key_columns, *values, *clean_values;
+
+  template <class T>
+  TEGULA_INLINE T* take(int64_t count) {
+    T* taken = reinterpret_cast<T*>(next);
+    next += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+    return taken;
+  }
+
+  TEGULA_INLINE Workspace(const AttentionArgs& a, int64_t task_rows, void* scratch)
+      : next(static_cast<char*>(scratch)) {
+    units = (a.dim + F::kUnitValues - 1) / F::kUnitValues;
+    packed_units = round_up(units, kLanes<Unit>);
+    value_stride = round_up(a.value_dim, kLanes<C>);
+    const int64_t block_limit = task_rows / kCutRows<C> + 2;
+    rows = round_up(task_rows, kLanes<C>) + block_limit * kLanes<C>;
+
+    blocks = take<Block<C>>(block_limit);
+    queries = take<Unit>(rows * packed_units);
+    best = take<C>(rows), total = take<C>(rows), sum = take<C>(rows * value_stride);
+    const int64_t chunk_rows = a.k_len > kKeyChunk ? rows : 0;
+    all_best = take<C>(chunk_rows), all_total = take<C>(chunk_rows);
+    all_sum = take<C>(chunk_rows * value_stride);
+    lo = take<Int<C>>(rows), hi = take<Int<C>>(rows), query = take<Int<C>>(rows);
+    lead_low = take<UInt<C>>(rows), lead_high = take<UInt<C>>(rows);
+    slope = take<C>(rows);
+    tile_best = take<C>(kBlockRows<C>), tile_sum = take<C>(kBlockRows<C>);
+    shift = take<C>(kBlockRows<C>), rescale = take<C>(kBlockRows<C>);
+
+    scores = take<C>(kTile), additive = take<C>(kTile), weights = take<Unit>(kTile);
+    keys = take<Unit>(kKeyTile * packed_units);
+    key_columns = take<Unit>(kKeyTile * packed_units);
+    values = take<Unit>(kKeyTile * value_stride);
+    clean_values = take<Unit>(kKeyTile * value_stride);
+  }
+};
+
+}  // namespace
+}  // namespace tegula

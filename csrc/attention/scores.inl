@@ -1,0 +1,348 @@
+// Scores of one block of rows against one key tile: products, options and masks.
+//
+// Two layouts. Many rows: scores[key][row], rows in the lanes, so that softmax runs
+// down the columns and nothing is reduced across lanes. Few rows: scores[row][key], keys
+// in the lanes. A score is the same chain of operations in both.
+#pragma once
+
+#include "context.inl"
+
+namespace tegula {
+namespace {
+
+// scores[key][row] for keys [begin, end) of the tile and kVectors vectors of rows.
+template <int kVectors, class T, class F>
+TEGULA_INLINE void score_columns(Context<T, F>& c, const typename F::Unit* queries, int width,
+                                 typename F::Compute* scores, int begin, int end,
+                                 Vec<typename F::Compute>* best) {
+  const char* keys = c.tile.keys + begin * c.tile.key_bytes;
+  const int64_t step = c.tile.key_bytes, units = c.w.units;
+  int key = begin;
+  for (; key + kScoreRows <= end; key += kScoreRows, keys += kScoreRows * step) {
+    score_tile<F, kScoreRows, kVectors>(keys, step, units, queries, width, scores + key * width,
+                                        width, best);
+  }
+  for (; key + 2 <= end; key += 2, keys += 2 * step) {
+    score_tile<F, 2, kVectors>(keys, step, units, queries, width, scores + key * width, width,
+                               best);
+  }
+  if (key < end) {
+    score_tile<F, 1, kVectors>(keys, step, units, queries, width, scores + key * width, width,
+                               best);
+  }
+}
+
+// The same for row vectors [first, first + count).
+template <class T, class F>
+TEGULA_NOINLINE void score_range(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                 int first, int count, int begin, int end,
+                                 Vec<typename F::Compute>* best) {
+  constexpr int kN = kLanes<typename F::Compute>;
+  const auto* queries = c.queries_of(block) + first * kN;
+  auto* scores = c.w.scores + first * kN;
+  switch (count) {
+    case 1: return score_columns<1>(c, queries, block.width(), scores, begin, end, best);
+    case 2: return score_columns<2>(c, queries, block.width(), scores, begin, end, best);
+    default:
+      if constexpr (kBlockVectors > 2) {
+        score_columns<3>(c, queries, block.width(), scores, begin, end, best);
+      }
+  }
+}
+
+// scores[row][key] for all keys of the tile.
+template <int kRows, class T, class F>
+TEGULA_INLINE void score_rows(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  using C = typename F::Compute;
+  constexpr int kVectors = kKeyTile / kLanes<C> < 4 ? kKeyTile / kLanes<C> : 4;
+  const char* rows = reinterpret_cast<const char*>(c.queries_of(block));
+  const int64_t row_bytes = c.w.packed_units * static_cast<int64_t>(sizeof(typename F::Unit));
+  Vec<C> unused[kVectors] = {};
+  for (int key = 0; key < kKeyTile; key += kVectors * kLanes<C>) {
+    score_tile<F, kRows, kVectors>(rows, row_bytes, c.w.units, c.w.key_columns + key, kKeyTile,
+                                   c.w.scores + key, kKeyTile, unused);
+  }
+}
+
+// ---- bias and dense mask ----
+
+// `count` bias entries from p on, as C.
+template <class C>
+TEGULA_INLINE Vec<C> load_bias(const View& bias, int64_t offset, int64_t stride, int64_t count) {
+  switch (bias.dtype) {
+    case DType::kFloat64: return load_strided<C>(bias.at<double>(offset), stride, count);
+    case DType::kFloat32:
+      if constexpr (sizeof(C) == 4) {
+        return load_strided<C>(bias.at<float>(offset), stride, count);
+      } else {
+        Vec<C> lanes{};
+        for (int64_t i = 0; i < kLanes<C> && i < count; ++i) {
+          lanes[i] = static_cast<C>(*bias.at<float>(offset + i * stride));
+        }
+        return lanes;
+      }
+    default: {
+      Vec<C> lanes{};
+      if constexpr (sizeof(C) == 4) {
+        return bias.dtype == DType::kFloat16
+                   ? load_strided<C>(bias.at<Half>(offset), stride, count)
+                   : load_strided<C>(bias.at<BFloat16>(offset), stride, count);
+      }
+      for (int64_t i = 0; i < kLanes<C> && i < count; ++i) {
+        const int64_t at = offset + i * stride;
+        lanes[i] = static_cast<C>(bias.dtype == DType::kFloat16
+                                      ? load_one<float>(bias.at<Half>(at))
+                                      : load_one<float>(bias.at<BFloat16>(at)));
+      }
+      return lanes;
+    }
+  }
+}
+
+// kLanes additive terms of a row from tile key `key` on: the bias, -inf where the dense
+// mask says no.
+template <class T, class F>
+TEGULA_INLINE Vec<typename F::Compute> additive_terms(Context<T, F>& c, int64_t row, int key) {
+  using C = typename F::Compute;
+  const AttentionArgs& a = c.a;
+  const int64_t count = c.tile.count - key, at = c.tile.begin + key;
+  Vec<C> terms{};
+  if (count <= 0) return terms;
+  if (a.bias) {
+    terms = load_bias<C>(a.bias, c.row_offset(a.bias, row) + at * a.bias.step(0), a.bias.step(0),
+                         count);
+  }
+  if (a.dense) {
+    const uint8_t* allowed =
+        a.dense.at<uint8_t>(c.task.batch * a.dense.stride[0] +
+                            c.head_of(row) * a.dense.stride[1] +
+                            row % a.q_len * a.dense.stride[2] + at * a.dense.stride[3]);
+    alignas(kVectorBytes) Int<C> lanes[kLanes<C>] = {};
+    const int used = static_cast<int>(smaller(count, kLanes<C>));
+    for (int i = 0; i < used; ++i) lanes[i] = allowed[i * a.dense.stride[3]];
+    terms = load(lanes) == Int<C>(0) ? broadcast(-kInfinity<C>) : terms;
+  }
+  return terms;
+}
+
+// Fills c.w.additive in the layout of the scores.
+template <class T, class F>
+TEGULA_NOINLINE void load_additive(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>;
+  if (block.few()) {
+    for (int r = 0; r < block.rows; ++r) {
+      for (int key = 0; key < kKeyTile; key += kN) {
+        store(c.w.additive + r * kKeyTile + key, additive_terms(c, block.task_row + r, key));
+      }
+    }
+    return;
+  }
+  const int width = block.width();
+  for (int j = 0; j < block.vectors(); ++j) {
+    for (int key = 0; key < c.tile.count; key += kN) {
+      Vec<C> terms[kN];
+      for (int i = 0; i < kN; ++i) {
+        const int r = j * kN + i;
+        terms[i] = additive_terms(c, block.task_row + (r < block.rows ? r : block.rows - 1), key);
+      }
+      transpose<C>(terms);
+      for (int i = 0; i < kN; ++i) store(c.w.additive + (key + i) * width + j * kN, terms[i]);
+    }
+  }
+}
+
+// ---- options and masks on a vector of scores ----
+
+// One vector's rows and keys; the side that is not in the lanes is broadcast.
+template <class C>
+struct Place {
+  Vec<Int<C>> key, lo, hi, query;
+  Vec<C> slope;
+};
+
+// Rows slot, slot + 1, ... in the lanes.
+template <class T, class F, class C = typename F::Compute>
+TEGULA_INLINE Place<C> rows_at(Context<T, F>& c, int64_t slot) {
+  Place<C> at;
+  at.key = Vec<Int<C>>{};
+  at.lo = load(c.w.lo + slot), at.hi = load(c.w.hi + slot);
+  at.query = load(c.w.query + slot);
+  at.slope = load(c.w.slope + slot);
+  return at;
+}
+
+// One row in all lanes.
+template <class T, class F, class C = typename F::Compute>
+TEGULA_INLINE Place<C> row_at(Context<T, F>& c, int64_t slot) {
+  Place<C> at;
+  at.key = Vec<Int<C>>{};
+  at.lo = broadcast(c.w.lo[slot]), at.hi = broadcast(c.w.hi[slot]);
+  at.query = broadcast(c.w.query[slot]);
+  at.slope = broadcast(c.w.slope[slot]);
+  return at;
+}
+
+// softcap(score) + ALiBi + bias
+template <class T, class F, class C = typename F::Compute>
+TEGULA_INLINE Vec<C> with_options(Context<T, F>& c, Vec<C> score, const Place<C>& at,
+                                  const C* additive) {
+  if (F::kUnitValues > 1) score *= c.score_scale;
+  if (c.a.softcap > 0) score = tanh<C>(score) * static_cast<C>(c.a.softcap);
+  if (c.a.alibi != nullptr) {
+    const Vec<Int<C>> distance = at.key - at.query - static_cast<Int<C>>(c.a.k_len - c.a.q_len);
+    score = opaque(score) + opaque(at.slope * __builtin_convertvector(distance, Vec<C>));
+  }
+  if (c.additive) {
+    const Vec<C> term = load(additive);
+    score = term == -kInfinity<C> ? term : score + term;
+  }
+  return score;
+}
+
+template <class C>
+TEGULA_INLINE Vec<C> visible_or(Vec<C> score, const Place<C>& at) {
+  return ((at.key >= at.lo) & (at.key < at.hi)) ? score : broadcast(-kInfinity<C>);
+}
+
+// Options, masks and maxima of keys `range` (tile-relative) in row vector j; inside
+// `clear` every row sees every key.
+template <class T, class F>
+TEGULA_NOINLINE void finish_column(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                   int j, KeyRange range, KeyRange clear) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>;
+  const int width = block.width();
+  C* scores = c.w.scores + j * kN;
+  const C* additive = c.w.additive + j * kN;
+  Place<C> at = rows_at(c, block.slot + j * kN);
+  Vec<C> best = load(c.w.tile_best + j * kN);
+  const bool modified = c.modified();
+  if (clear.empty()) clear = {range.end, range.end};
+  const auto masked = [&](int begin, int end) {
+    for (int key = begin; key < end; ++key) {
+      at.key = broadcast(static_cast<Int<C>>(c.tile.begin + key));
+      Vec<C> score = load(scores + key * width);
+      if (modified) score = with_options(c, score, at, additive + key * width);
+      score = visible_or(score, at);
+      store(scores + key * width, score);
+      best = max_of(best, score);
+    }
+  };
+  masked(range.begin, clear.begin);
+  for (int key = clear.begin; key < clear.end; ++key) {
+    Vec<C> score = load(scores + key * width);
+    if (modified) {
+      at.key = broadcast(static_cast<Int<C>>(c.tile.begin + key));
+      score = with_options(c, score, at, additive + key * width);
+      store(scores + key * width, score);
+    }
+    best = max_of(best, score);
+  }
+  masked(clear.end, range.end);
+  store(c.w.tile_best + j * kN, best);
+}
+
+// Keys of row vector j that take part, rounded to quads, tile-relative.
+template <class T, class F>
+TEGULA_INLINE KeyRange quads_of(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                int j) {
+  const KeyRange range = c.tile.local(block.lanes[j].some);
+  if (range.empty()) return {0, 0};
+  return {range.begin / kKeyQuad * kKeyQuad, (range.end + kKeyQuad - 1) / kKeyQuad * kKeyQuad};
+}
+
+// Many rows, some of which do not see the whole tile: computes what some vector needs.
+template <class T, class F>
+TEGULA_NOINLINE void score_mixed_columns(Context<T, F>& c,
+                                         const Block<typename F::Compute>& block) {
+  using C = typename F::Compute;
+  KeyRange ranges[kBlockVectors];
+  KeyRange all{kKeyTile, 0};
+  for (int j = 0; j < block.vectors(); ++j) {
+    ranges[j] = quads_of(c, block, j);
+    if (ranges[j].empty()) continue;
+    if (ranges[j].begin < all.begin) all.begin = ranges[j].begin;
+    if (ranges[j].end > all.end) all.end = ranges[j].end;
+  }
+  const int end = static_cast<int>(smaller(all.end, c.tile.count));
+  // Runs of key groups that the same vectors need are computed together.
+  Vec<C> unused[kBlockVectors] = {};
+  int run_begin = all.begin, run_first = 0, run_count = 0;
+  for (int key = all.begin; key < end; key += kScoreRows) {
+    int first = -1, last = -1;
+    for (int j = 0; j < block.vectors(); ++j) {
+      if (ranges[j].begin >= key + kScoreRows || ranges[j].end <= key) continue;
+      if (first < 0) first = j;
+      last = j;
+    }
+    const int count = first < 0 ? 0 : last - first + 1;
+    if (count == run_count && (count == 0 || first == run_first)) continue;
+    if (run_count > 0) score_range(c, block, run_first, run_count, run_begin, key, unused);
+    run_begin = key, run_first = first, run_count = count;
+  }
+  if (run_count > 0) score_range(c, block, run_first, run_count, run_begin, end, unused);
+  for (int j = 0; j < block.vectors(); ++j) {
+    if (ranges[j].empty()) continue;
+    finish_column(c, block, j, ranges[j],
+                  intersect(c.tile.local(block.lanes[j].every), ranges[j]));
+  }
+}
+
+// Few rows: whole tile, one row after the other.
+template <class T, class F>
+TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  using C = typename F::Compute;
+  if (!c.tile.columns) c.pack_key_columns();
+  switch (block.rows) {
+    case 1: score_rows<1>(c, block); break;
+    case 2: score_rows<2>(c, block); break;
+    default: score_rows<4>(c, block);
+  }
+  const bool modified = c.modified();
+  for (int r = 0; r < block.rows; ++r) {
+    Place<C> at = row_at(c, block.slot + r);
+    Vec<C> best = broadcast(-kInfinity<C>);
+    for (int key = 0; key < kKeyTile; key += kLanes<C>) {
+      C* scores = c.w.scores + r * kKeyTile + key;
+      at.key = lane_numbers<Int<C>>() + static_cast<Int<C>>(c.tile.begin + key);
+      Vec<C> score = load(scores);
+      if (modified) {
+        score = with_options(c, score, at, c.w.additive + r * kKeyTile + key);
+      }
+      score = visible_or(score, at);
+      store(scores, score);
+      best = max_of(best, score);
+    }
+    c.w.tile_best[r] = max_across<C>(best);
+  }
+}
+
+// Scores and their row maxima (tile_best). Returns true when every row sees every key of
+// the tile and nothing changed the products.
+template <class T, class F>
+TEGULA_INLINE bool score_block(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>;
+  if (c.additive) load_additive(c, block);
+  for (int j = 0; j < block.vectors(); ++j) {
+    store(c.w.tile_best + j * kN, broadcast(-kInfinity<C>));
+  }
+  if (block.few()) {
+    score_few_rows(c, block);
+    return false;
+  }
+  const KeyRange every = c.tile.local(block.sight.every);
+  if (c.modified() || every.begin > 0 || every.end < kKeyTile) {
+    score_mixed_columns(c, block);
+    return false;
+  }
+  Vec<C> best[kBlockVectors];
+  for (int j = 0; j < kBlockVectors; ++j) best[j] = broadcast(-kInfinity<C>);
+  score_range(c, block, 0, block.vectors(), 0, kKeyTile, best);
+  for (int j = 0; j < block.vectors(); ++j) store(c.w.tile_best + j * kN, best[j]);
+  return true;
+}
+
+}  // namespace
+}  // namespace tegula

@@ -1,0 +1,154 @@
+// The online softmax of one block of rows (Milakov and Gimelshein, 2018): running
+// maximum and sum, weights relative to the maximum.
+#pragma once
+
+#include "scores.inl"
+
+namespace tegula {
+namespace {
+
+// -inf as a reference point would make NaN of a row that has seen nothing.
+template <class C>
+TEGULA_INLINE Vec<C> reference_point(Vec<C> best) {
+  return best == -kInfinity<C> ? Vec<C>{} : best;
+}
+
+// Takes tile_best into the running maximum; sets rescale, the factor of what was summed
+// relative to the old one, and shift, what the exponentials subtract.
+template <class T, class F>
+TEGULA_NOINLINE void advance_maximum(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  using C = typename F::Compute;
+  for (int j = 0; j < block.vectors(); ++j) {
+    const int lane = j * kLanes<C>;
+    const Vec<C> before = load(c.w.best + block.slot + lane);
+    const Vec<C> best = max_of(before, load(c.w.tile_best + lane));
+    const Vec<C> point = reference_point<C>(best);
+    store(c.w.rescale + lane, exp2<C>((before - point) * c.exponent));
+    store(c.w.best + block.slot + lane, best);
+    store(c.w.shift + lane, F::kUnitValues > 1 && !c.natural ? point * c.exponent : point);
+  }
+}
+
+template <class T, class F>
+TEGULA_NOINLINE void advance_total(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  using C = typename F::Compute;
+  for (int j = 0; j < block.vectors(); ++j) {
+    const int lane = j * kLanes<C>;
+    C* total = c.w.total + block.slot + lane;
+    store(total, load(total) * load(c.w.rescale + lane) + load(c.w.tile_sum + lane));
+  }
+}
+
+// exp(score - maximum). Where weights are rounded to bfloat16 a short polynomial does.
+template <bool kNatural, class F, class C = typename F::Compute>
+TEGULA_INLINE Vec<C> weight_of(Vec<C> score, Vec<C> shift, C exponent) {
+  if constexpr (kNatural) {
+    score = (score - shift) * exponent;
+  } else if constexpr (F::kUnitValues > 1) {
+    score = score * exponent - shift;
+  } else {
+    score = score - shift;
+  }
+  if constexpr (F::kUnitValues > 1) {
+    return exp2<C, Exp2CoarsePolynomial>(score);
+  } else {
+    return exp2<C>(score);
+  }
+}
+
+// Many rows: weights[unit][row] and tile_sum of row vector j over keys `range`, whole
+// quads.
+template <bool kNatural, bool kDrop, class T, class F>
+TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                  int j, KeyRange range) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>;
+  const int width = block.width();
+  const C* scores = c.w.scores + j * kN;
+  typename F::Unit* weights = c.w.weights + j * kN;
+  const Vec<C> shift = load(c.w.shift + j * kN);
+  const C exponent = c.exponent;
+  Vec<C> sum{};
+  for (int key = range.begin; key < range.end; key += kKeyQuad) {
+    Vec<C> weight[kKeyQuad];
+    TEGULA_UNROLL(4)
+    for (int t = 0; t < kKeyQuad; ++t) {
+      weight[t] = weight_of<kNatural, F>(load(scores + (key + t) * width), shift, exponent);
+      sum += weight[t];
+    }
+    if constexpr (kDrop) {
+      const int64_t slot = block.slot + j * kN;
+      Vec<UInt<C>> words[4] = {
+          broadcast(static_cast<UInt<C>>((c.tile.begin + key) / kKeyQuad)),
+          bits_as<UInt<C>>(load(c.w.query + slot)), load(c.w.lead_low + slot),
+          load(c.w.lead_high + slot)};
+      philox_lanes<UInt<C>>(c.a.dropout.seed, words);
+      for (int t = 0; t < kKeyQuad; ++t) {
+        weight[t] = words[t] >= UInt<C>(c.a.dropout.threshold) ? weight[t] : Vec<C>{};
+      }
+    }
+    TEGULA_UNROLL(4)
+    for (int t = 0; t < kKeyQuad; t += F::kUnitValues) {
+      store(weights + (key + t) / F::kUnitValues * width, F::unit_of(weight + t));
+    }
+  }
+  store(c.w.tile_sum + j * kN, sum);
+}
+
+// Few rows: weights[row][unit] and tile_sum of row r over the whole tile. The sum runs
+// over the keys one by one, as in a lane of weigh_column.
+template <bool kNatural, bool kDrop, class T, class F>
+TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute>& block, int r) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>;
+  C* scores = c.w.scores + r * kKeyTile;
+  const Vec<C> shift = broadcast(c.w.shift[r]);
+  for (int key = 0; key < kKeyTile; key += kN) {
+    store(scores + key, weight_of<kNatural, F>(load(scores + key), shift, c.exponent));
+  }
+  C sum = 0;
+  for (int key = 0; key < kKeyTile; ++key) sum += scores[key];
+  c.w.tile_sum[r] = sum;
+  if constexpr (kDrop) {
+    const int64_t slot = block.slot + r;
+    for (int key = 0; key < kKeyTile; key += kKeyQuad) {
+      const PhiloxWords words =
+          philox(c.a.dropout.seed,
+                 static_cast<uint64_t>(c.w.lead_high[slot]) << 32 | c.w.lead_low[slot],
+                 static_cast<uint32_t>(c.w.query[slot]),
+                 static_cast<uint32_t>((c.tile.begin + key) / kKeyQuad));
+      for (int t = 0; t < kKeyQuad; ++t) {
+        if (words.word[t] < c.a.dropout.threshold) scores[key + t] = 0;
+      }
+    }
+  }
+  F::units_of(scores, c.w.weights + r * (kKeyTile / F::kUnitValues), kKeyTile);
+}
+
+template <bool kNatural, bool kDrop, class T, class F>
+TEGULA_INLINE void weigh(Context<T, F>& c, const Block<typename F::Compute>& block, bool whole) {
+  if (block.few()) {
+    for (int r = 0; r < block.rows; ++r) weigh_row<kNatural, kDrop>(c, block, r);
+    return;
+  }
+  for (int j = 0; j < block.vectors(); ++j) {
+    const KeyRange range = whole ? KeyRange{0, kKeyTile} : quads_of(c, block, j);
+    weigh_column<kNatural, kDrop>(c, block, j, range);
+  }
+}
+
+// Scores become weights; the running maximum and sum move on.
+template <class T, class F>
+TEGULA_INLINE void softmax_block(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                 bool whole) {
+  advance_maximum(c, block);
+  if (c.a.dropout.active()) {
+    c.natural ? weigh<true, true>(c, block, whole) : weigh<false, true>(c, block, whole);
+  } else {
+    c.natural ? weigh<true, false>(c, block, whole) : weigh<false, false>(c, block, whole);
+  }
+  advance_total(c, block);
+}
+
+}  // namespace
+}  // namespace tegula

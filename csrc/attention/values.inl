@@ -1,0 +1,129 @@
+// Adds a tile's weighted values to the rows' sums.
+#pragma once
+
+#include "softmax.inl"
+
+namespace tegula {
+namespace {
+
+// Units that hold keys `range`.
+template <class F>
+TEGULA_INLINE KeyRange units_of_keys(KeyRange range) {
+  return {range.begin / F::kUnitValues, (range.end + F::kUnitValues - 1) / F::kUnitValues};
+}
+
+// Adds units `range` of `values` to the sums of kRows rows from `row` on, for kVectors
+// vectors of d from `first` on.
+template <int kRows, int kVectors, class T, class F>
+TEGULA_INLINE void add_values(Context<T, F>& c, const Block<typename F::Compute>& block, int row,
+                              KeyRange range, int64_t first, const typename F::Unit* values,
+                              int64_t value_stride) {
+  const int64_t d = first * kLanes<typename F::Compute>;
+  // weights[unit][row] or weights[row][unit], see scores.inl
+  const int64_t unit_step = block.few() ? 1 : block.width();
+  const int64_t row_step = block.few() ? kKeyTile / F::kUnitValues : 1;
+  value_tile<F, kRows, kVectors>(
+      c.w.weights + range.begin * unit_step + row * row_step, unit_step, row_step,
+      values + range.begin * value_stride + d, value_stride, range.end - range.begin,
+      c.w.sum + (block.slot + row) * c.w.value_stride + d, c.w.value_stride, c.w.rescale + row);
+}
+
+// The same for all of d.
+template <int kRows, class T, class F>
+TEGULA_INLINE void add_value_rows(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                  int row, KeyRange range, const typename F::Unit* values,
+                                  int64_t value_stride) {
+  for_panels<kValueVectors<kRows>>(
+      0, c.w.value_stride / kLanes<typename F::Compute>, [&](int64_t first, auto vectors) {
+        add_values<kRows, vectors.value>(c, block, row, range, first, values, value_stride);
+      });
+}
+
+// Keys that some row of the block sees and another does not; their values meet weights
+// of zero.
+template <class T, class F>
+TEGULA_INLINE bool boundary_values_finite(Context<T, F>& c,
+                                          const Block<typename F::Compute>& block) {
+  const KeyRange some = units_of_keys<F>(c.tile.local(block.sight.some));
+  KeyRange every = c.tile.local(block.sight.every);
+  if (c.additive || every.empty()) every = {kKeyTile, kKeyTile};
+  // Units that lie wholly inside `every` are no boundary.
+  const int inner_begin = (every.begin + F::kUnitValues - 1) / F::kUnitValues;
+  const int inner_end = every.end / F::kUnitValues;
+  for (int unit = some.begin; unit < some.end; ++unit) {
+    if (unit == inner_begin && inner_begin < inner_end) unit = inner_end;
+    if (unit >= some.end) break;
+    const auto* row = c.tile.values + unit * c.tile.value_stride;
+    for (int64_t d = 0; d < c.w.value_stride; d += kLanes<typename F::Unit>) {
+      if (!Packing<F, T>::finite(load_unaligned(row + d))) return false;
+    }
+  }
+  return true;
+}
+
+template <class T, class F>
+TEGULA_INLINE bool sees(Context<T, F>& c, const Block<typename F::Compute>& block, int row,
+                        int key) {
+  using C = typename F::Compute;
+  const int64_t slot = block.slot + row;
+  const int64_t at = c.tile.begin + key;
+  if (at < c.w.lo[slot] || at >= c.w.hi[slot]) return false;
+  if (!c.additive) return true;
+  const int64_t place = block.few() ? row * kKeyTile + key : key * block.width() + row;
+  return c.w.additive[place] != -kInfinity<C>;
+}
+
+// The rare case: a value at the boundary is NaN or infinite, and 0 times it would be
+// NaN. Row by row, with the values that the row does not see replaced by zeros.
+template <class T, class F>
+TEGULA_NOINLINE void add_values_carefully(Context<T, F>& c,
+                                          const Block<typename F::Compute>& block) {
+  for (int row = 0; row < block.rows; ++row) {
+    const KeyRange range =
+        units_of_keys<F>(c.tile.local({static_cast<int32_t>(c.w.lo[block.slot + row]),
+                                       static_cast<int32_t>(c.w.hi[block.slot + row])}));
+    if (range.empty()) continue;
+    for (int unit = range.begin; unit < range.end; ++unit) {
+      int keep = 0;
+      for (int i = 0; i < F::kUnitValues; ++i) {
+        keep |= sees(c, block, row, unit * F::kUnitValues + i) << i;
+      }
+      for (int64_t d = 0; d < c.w.value_stride; d += kLanes<typename F::Unit>) {
+        store(c.w.clean_values + unit * c.w.value_stride + d,
+              Packing<F, T>::without(
+                  load_unaligned(c.tile.values + unit * c.tile.value_stride + d), keep));
+      }
+    }
+    add_value_rows<1>(c, block, row, range, c.w.clean_values, c.w.value_stride);
+  }
+}
+
+template <class T, class F>
+TEGULA_NOINLINE void add_values_block(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                      bool whole) {
+  const auto* values = c.tile.values;
+  const int64_t stride = c.tile.value_stride;
+  if (!whole && !boundary_values_finite(c, block)) return add_values_carefully(c, block);
+  if (block.few()) {
+    const KeyRange range = units_of_keys<F>(c.tile.local(block.sight.some));
+    switch (block.rows) {
+      case 1: return add_value_rows<1>(c, block, 0, range, values, stride);
+      case 2: return add_value_rows<2>(c, block, 0, range, values, stride);
+      default: return add_value_rows<4>(c, block, 0, range, values, stride);
+    }
+  }
+  // A panel of the values stays in the first cache while all rows pass over it.
+  using C = typename F::Compute;
+  constexpr int kRows = kGroup<C>;
+  for_panels<kValueVectors<kRows>>(
+      0, c.w.value_stride / kLanes<C>, [&](int64_t first, auto vectors) {
+        for (int row = 0; row < block.rows; row += kRows) {
+          const KeyRange range = units_of_keys<F>(c.tile.local(block.groups[row / kRows]));
+          if (range.empty()) continue;
+          add_values<kRows, vectors.value>(c, block, row, range, first, values, stride);
+        }
+      });
+}
+
+}  // namespace
+}  // namespace tegula

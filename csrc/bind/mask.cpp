@@ -1,0 +1,73 @@
+#include "../mask/mask.h"
+
+#include "arrays.h"
+
+namespace tegula {
+namespace {
+
+// Size 1 becomes the size of `like` with stride 0. like: the array that has all sizes, of
+// which `view` has the first `rank`.
+View spread(View view, const char* name, DType dtype, int rank, const View& like) {
+  if (view.dtype != dtype) {
+    throw TypeError(message(name, " must be ", name_of(dtype), ", got ", name_of(view.dtype)));
+  }
+  bool fits = view.rank == rank;
+  for (int axis = 0; fits && axis < rank; ++axis) {
+    if (view.shape[axis] == 1) view.stride[axis] = 0;
+    fits = view.shape[axis] == 1 || view.shape[axis] == like.shape[axis];
+  }
+  if (!fits) {
+    throw ValueError(
+        message(name, " has shape ", shape_text(view), ", which does not fit ", shape_text(like)));
+  }
+  for (int axis = 0; axis < rank; ++axis) view.shape[axis] = like.shape[axis];
+  return view;
+}
+
+void check_rank(const View& view, const char* name) {
+  if (view.rank != 4) throw ValueError(message(name, " must have 4 axes, got ", shape_text(view)));
+}
+
+void fill(py::handle out, py::handle lo, py::handle hi, py::handle dense, int threads) {
+  Arrays arrays;
+  const View given = arrays.input(out, "out");
+  check_rank(given, "out");
+  if (given.dtype != DType::kBool && !is_float(given.dtype)) {
+    throw TypeError(message("out must be bool or a float type, got ", name_of(given.dtype)));
+  }
+  MaskFillArgs args;
+  args.out = arrays.output(out, "out", given.dtype, {given.shape, given.shape + 4});
+  args.lo = spread(arrays.input(lo, "lo"), "lo", DType::kInt32, 3, args.out);
+  args.hi = spread(arrays.input(hi, "hi"), "hi", DType::kInt32, 3, args.out);
+  if (!dense.is_none()) {
+    args.dense = spread(arrays.input(dense, "dense"), "dense", DType::kBool, 4, args.out);
+  }
+  py::gil_scoped_release release;
+  mask_fill(args, threads);
+}
+
+bool scan(py::handle dense, py::handle lo, py::handle hi, int threads) {
+  Arrays arrays;
+  MaskScanArgs args;
+  args.dense = arrays.input(dense, "dense");
+  check_rank(args.dense, "dense");
+  if (args.dense.dtype != DType::kBool) {
+    throw TypeError(message("dense must be bool, got ", name_of(args.dense.dtype)));
+  }
+  const std::vector<int64_t> rows(args.dense.shape, args.dense.shape + 3);
+  args.lo = arrays.output(lo, "lo", DType::kInt32, rows);
+  args.hi = arrays.output(hi, "hi", DType::kInt32, rows);
+  py::gil_scoped_release release;
+  return mask_scan(args, threads);
+}
+
+}  // namespace
+
+void bind_mask(py::module_& module) {
+  module.def("mask_fill", &fill, py::arg("out"), py::arg("lo"), py::arg("hi"),
+             py::arg("dense") = py::none(), py::arg("threads") = 0);
+  module.def("mask_scan", &scan, py::arg("dense"), py::arg("lo"), py::arg("hi"),
+             py::arg("threads") = 0);
+}
+
+}  // namespace tegula

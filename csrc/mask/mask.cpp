@@ -1,0 +1,47 @@
+#include "mask.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "../base/parallel.h"
+#include "../isa/select.h"
+
+namespace tegula {
+namespace {
+
+// What one task reads or writes.
+constexpr int64_t kTaskBytes = int64_t{256} << 10;
+// A larger result does not stay in the caches anyway.
+constexpr int64_t kStreamBytes = int64_t{16} << 20;
+
+// Calls body(begin, end) for pieces of the rows of `array`, (B, H, Lq, Lk).
+template <class Body>
+void over_rows(const View& array, int threads, Body&& body) {
+  const int64_t rows = array.shape[0] * array.shape[1] * array.shape[2];
+  const int64_t row_bytes = std::max<int64_t>(1, array.shape[3] * item_size(array.dtype));
+  const int64_t piece = std::max<int64_t>(1, kTaskBytes / row_bytes);
+  threads = threads_for(static_cast<double>(rows) * static_cast<double>(row_bytes), threads);
+  parallel_for((rows + piece - 1) / piece, threads,
+               [&](int64_t index) { body(index * piece, std::min(rows, (index + 1) * piece)); });
+}
+
+}  // namespace
+
+void mask_fill(const MaskFillArgs& args, int threads) {
+  if (args.out.count() == 0) return;
+  const auto fill = kernels().mask.fill;
+  const bool streaming = args.out.count() * item_size(args.out.dtype) >= kStreamBytes;
+  over_rows(args.out, threads,
+            [&](int64_t begin, int64_t end) { fill(args, begin, end, streaming); });
+}
+
+bool mask_scan(const MaskScanArgs& args, int threads) {
+  const auto scan = kernels().mask.scan;
+  std::atomic<bool> has_gap{false};
+  over_rows(args.dense, threads, [&](int64_t begin, int64_t end) {
+    if (scan(args, begin, end)) has_gap.store(true, std::memory_order_relaxed);
+  });
+  return has_gap.load(std::memory_order_relaxed);
+}
+
+}  // namespace tegula

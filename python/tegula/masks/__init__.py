@@ -1,0 +1,40 @@
+"""Masks: which keys a query may see. True means "may attend".
+
+Small objects that never change, made by the functions below and combined with ``&``. They know a rule,
+not a size, and cost memory proportional to the length.
+
+================================ ==================================================================
+``full()``                       every key
+``causal(align, offset)``        j <= i + shift
+``window(left, right, ...)``     i + shift - left <= j <= i + shift + right
+``sliding(size, ...)``           the last `size` keys, itself included
+``padding(lengths)``             real keys, and with ``queries=`` real queries
+``documents(ids or cu_seqlens)`` keys of the same document
+``prefix(lengths, ...)``         a prefix that everybody sees, causal behind it
+``dense(array)``                 what a bool array says
+================================ ==================================================================
+
+A mask shows its normal form as ``mask.intervals(q_len, k_len)``, itself as a bool array with
+``mask.dense(q_len, k_len)`` and as numbers to add to scores with ``mask.additive(q_len, k_len)``.
+`positions` gives the position ids that belong to packed documents and to left padding.
+"""
+
+from ._dense import as_mask, dense
+from ._documents import documents
+from ._kinds import causal, full, prefix, sliding, window
+from ._mask import Mask
+from ._padding import padding, positions
+
+__all__ = [
+    "Mask",
+    "as_mask",
+    "causal",
+    "dense",
+    "documents",
+    "full",
+    "padding",
+    "positions",
+    "prefix",
+    "sliding",
+    "window",
+]

@@ -1,0 +1,149 @@
+"""What callers hand to a mask, checked and brought to one form: read-only arrays of our own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+# Every axis is shorter, because intervals are int32.
+LONGEST = 2**31 - 1
+# Farther shifts are mistakes; within them no sum leaves int64.
+FARTHEST = 2**40
+
+
+def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`array`, from now on read-only."""
+    array.setflags(write=False)
+    return array
+
+
+def as_rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(..., L) -> (B, L): several leading axes count as one."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+def integers(value: Any, name: str) -> npt.NDArray[Any]:
+    """An integer array of any kind and shape, or TypeError."""
+    array = np.asarray(value)
+    if array.size == 0 and not isinstance(value, np.ndarray):  # an empty list has no type of its own
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got {described(value, array)}")
+    return array
+
+
+def bools(value: Any, name: str) -> Bools:
+    """A bool array of any shape, or TypeError; not copied."""
+    array = np.asarray(value)
+    if array.dtype.kind != "b":
+        hint = "; .astype(bool) makes it one" if array.dtype.kind in "iu" else ""
+        raise TypeError(f"{name} must be a bool array, True = real, got {described(value, array)}{hint}")
+    return array
+
+
+def described(value: Any, array: npt.NDArray[Any]) -> str:
+    """How an error message calls `value`, which np.asarray made `array`."""
+    if isinstance(value, np.ndarray) or (array.ndim > 0 and array.dtype.kind in "biuf"):
+        return f"{array.dtype} array of shape {array.shape}"
+    return type(value).__name__
+
+
+def one_integer(value: Any, name: str) -> int:
+    """`value` as an int; bool and float raise TypeError."""
+    if type(value) is int:
+        return value
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    return int(value)
+
+
+def length_of(value: Any, name: str) -> int:
+    """The length of an axis."""
+    length = one_integer(value, name)
+    if not 0 <= length <= LONGEST:
+        raise ValueError(f"{name} must lie in [0, {LONGEST}], got {length}")
+    return length
+
+
+def named_element(array: npt.NDArray[Any], name: str, bad: npt.NDArray[Any]) -> str:
+    """The first bad element, for example ``lengths[2, 1] is -3``."""
+    index = tuple(int(i) for i in np.argwhere(bad)[0])
+    place = f"[{', '.join(map(str, index))}]" if index else ""
+    return f"{name}{place} is {array[index]}"
+
+
+def lengths_of(value: Any, name: str) -> Integers:
+    """Lengths of any shape as int64, none of them negative."""
+    array = integers(value, name)
+    lengths = array.astype(np.int64)
+    if lengths.size and lengths.min() < 0:  # also beyond int64
+        raise ValueError(f"{named_element(array, name, lengths < 0)}, outside [0, {LONGEST}]")
+    return frozen(lengths)
+
+
+def check_lengths(lengths: Integers, name: str, longest: int, axis: str) -> None:
+    """ValueError unless every length fits an axis of `longest`."""
+    if lengths.size and lengths.max() > longest:
+        raise ValueError(
+            f"{named_element(lengths, name, lengths > longest)}, outside [0, {longest}]: {axis} is {longest}"
+        )
+
+
+def offset_of(value: Any) -> int | Integers:
+    """One shift as an int, or one per batch entry as int64."""
+    array = integers(value, "offset")
+    if array.size and (array.min() < -FARTHEST or array.max() > FARTHEST):
+        bad = (array < -FARTHEST) | (array > FARTHEST)
+        raise ValueError(f"{named_element(array, 'offset', bad)}, outside [-2**40, 2**40]")
+    return int(array) if array.ndim == 0 else frozen(array.astype(np.int64))
+
+
+def count_of(value: Any, name: str, least: int = 0) -> int | None:
+    """How far a window reaches; None is unlimited."""
+    if value is None:
+        return None
+    try:
+        count = one_integer(value, name)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer or None, got {type(value).__name__}") from None
+    if count < least:
+        unlimited = "; None is unlimited" if least == 0 else ""
+        raise ValueError(f"{name} must be at least {least}, got {count}{unlimited}")
+    return min(count, 2 * FARTHEST)
+
+
+def window_of(value: Any) -> tuple[int | None, int | None]:
+    """The pair (left, right) of a window."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise TypeError(f"window must be a pair (left, right), got {value!r}")
+    return count_of(value[0], "window[0]"), count_of(value[1], "window[1]")
+
+
+def borders_of(value: Any, name: str) -> Integers:
+    """cu_seqlens: where documents begin and end in a packed row."""
+    array = integers(value, name)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name} must have shape (documents + 1,), at least (1,), got shape {array.shape}")
+    if array[0] != 0:
+        raise ValueError(f"{name}[0] is {array[0]}: the first document begins at 0")
+    falls = array[1:] < array[:-1]
+    if falls.any():
+        i = int(np.argmax(falls))
+        raise ValueError(f"{name} decreases: {name}[{i}] is {array[i]} and {name}[{i + 1}] is {array[i + 1]}")
+    if array[-1] > LONGEST:
+        raise ValueError(f"{name}[-1] is {array[-1]}, more than {LONGEST}")
+    return frozen(array.astype(np.int64))
+
+
+def check_borders(borders: Integers, name: str, length: int, axis: str) -> None:
+    """ValueError unless the last document ends where the axis does."""
+    if borders[-1] != length:
+        raise ValueError(
+            f"{name} ends at {borders[-1]}, but {axis} is {length}: the last document must end where the row does"
+        )

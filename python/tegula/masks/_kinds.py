@@ -1,0 +1,324 @@
+"""Masks that are rules on numbers: full, causal, window, sliding, prefix."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._inputs import (
+    Integers,
+    check_lengths,
+    count_of,
+    frozen,
+    lengths_of,
+    offset_of,
+)
+from ._mask import Lowered, Mask, Rows, common
+
+ALIGNMENTS = ("bottom_right", "top_left")
+
+
+@functools.lru_cache(maxsize=64)
+def constant(value: int) -> Rows:
+    """The same bound for every row."""
+    return frozen(np.array([[[value]]], np.int32))
+
+
+ZERO = constant(0)
+
+
+def per_batch(values: npt.NDArray[Any]) -> Rows:
+    """One bound per batch entry; several leading axes count as one."""
+    return frozen(values.reshape(-1, 1, 1).astype(np.int32))
+
+
+def ramp(first: int | Integers, q_len: int, k_len: int) -> Rows:
+    """first, first + 1, ... along the rows, kept in [0, k_len]; one ramp per batch entry."""
+    wide: Any = np.int64 if q_len + k_len >= 2**31 else np.int32
+    if isinstance(first, int):
+        first = min(max(first, -q_len), k_len)
+        rows = np.arange(first, first + q_len, dtype=wide).reshape(1, 1, q_len)
+        if first < 0:
+            np.maximum(rows, 0, out=rows)
+        if first + q_len - 1 > k_len:
+            np.minimum(rows, k_len, out=rows)
+    else:
+        starts = np.minimum(np.maximum(first, -q_len), k_len).astype(wide).reshape(-1, 1, 1)
+        rows = starts + np.arange(q_len, dtype=wide)
+        np.maximum(rows, 0, out=rows)
+        np.minimum(rows, k_len, out=rows)
+    return frozen(rows.astype(np.int32, copy=False))
+
+
+class Aligned(Mask):
+    """A mask that compares query numbers with key numbers, and so must know how they align."""
+
+    __slots__ = ("_align", "_offset")
+
+    _align: str | None
+    _offset: int | Integers | None
+
+    def _set_alignment(self, align: str | None, offset: Any) -> int:
+        """Check both; return the number of batch entries that the offset tells apart."""
+        if align is not None and align not in ALIGNMENTS:
+            raise ValueError(f"align must be 'bottom_right' or 'top_left', got {align!r}")
+        if align is not None and offset is not None:
+            raise ValueError(f"align={align!r} and offset={offset!r} exclude each other")
+        self._set(_align=align, _offset=None if offset is None else offset_of(offset))
+        return self._offset.size if isinstance(self._offset, np.ndarray) else 1
+
+    def _shift(self, q_len: int, k_len: int) -> int | Integers:
+        """Query i stands where key i + shift does."""
+        if self._offset is not None:
+            return self._offset
+        if self._align == "bottom_right":
+            return k_len - q_len
+        if self._align is None and q_len != k_len:
+            raise ValueError(
+                f"{self!r} with q_len {q_len} and k_len {k_len}: the lengths differ, so name the "
+                'alignment: align="bottom_right" (the last query sees the last key), '
+                'align="top_left" (the first query sees the first key), or offset='
+            )
+        return 0
+
+    def _batch_error(self, batch: int) -> str:
+        assert isinstance(self._offset, np.ndarray)
+        return f"offset has shape {self._offset.shape}, expected one entry for each of {batch} batch entries"
+
+
+class Full(Mask):
+    """Every key."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._begin("full")
+
+    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
+        return ZERO, constant(k_len), None
+
+
+class Window(Aligned):
+    """i + shift - left <= j <= i + shift + right; None is unlimited. Causal is a window: (None, 0)."""
+
+    __slots__ = ("_left", "_right")
+
+    _left: int | None
+    _right: int | None
+
+    def __init__(
+        self,
+        left: int | None,
+        right: int | None,
+        align: str | None,
+        offset: Any,
+        name: str,
+        *arguments: int | None,
+    ) -> None:
+        batch = self._set_alignment(align, offset)
+        self._begin(name, *arguments, align=align, offset=self._offset, batch=batch)
+        self._set(_left=left, _right=right)
+
+    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
+        shift = self._shift(q_len, k_len)
+        left, right = self._left, self._right
+        return (
+            ZERO if left is None else ramp(shift - left, q_len, k_len),
+            constant(k_len) if right is None else ramp(shift + right + 1, q_len, k_len),
+            None,
+        )
+
+
+class Prefix(Aligned):
+    """The first keys, and causally the others."""
+
+    __slots__ = ("_lengths",)
+
+    _lengths: Integers
+
+    def __init__(self, lengths: Any, align: str | None, offset: Any) -> None:
+        batch = self._set_alignment(align, offset)
+        self._set(_lengths=lengths_of(lengths, "lengths"))
+        batch = common([("lengths", self._lengths.size), ("offset", batch)], "batch entries")
+        self._begin("prefix", self._lengths, align=align, offset=self._offset, batch=batch)
+
+    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
+        check_lengths(self._lengths, "lengths", k_len, "k_len")
+        causal = ramp(self._shift(q_len, k_len) + 1, q_len, k_len)
+        return ZERO, frozen(np.maximum(causal, per_batch(self._lengths))), None
+
+    def _reach(self) -> int:
+        return max(super()._reach(), int(self._lengths.max(initial=0)))
+
+    def _batch_error(self, batch: int) -> str:
+        if self._lengths.size in (1, batch):
+            return super()._batch_error(batch)
+        return f"lengths has shape {self._lengths.shape}, expected one entry for each of {batch} batch entries"
+
+
+# Masks without arguments are the same object each time, which keeps its last result.
+FULL = Full()
+CAUSAL = Window(None, 0, None, None, "causal")
+
+
+def full() -> Mask:
+    """Return the mask under which every query sees every key.
+
+    Examples
+    --------
+    >>> from tegula import masks
+    >>> masks.full().dense(1, 3)
+    array([[ True,  True,  True]])
+    """
+    return FULL
+
+
+def causal(align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:
+    """Return the causal mask: query i sees key j when ``j <= i + shift``.
+
+    Parameters
+    ----------
+    align : {"bottom_right", "top_left"}, optional
+        "bottom_right": shift = k_len - q_len, so that the last query sees every key, as in decoding
+        with a cache. "top_left": shift = 0.
+    offset : int or integer array of shape (B,), optional
+        The shift itself, for example the length of each sequence's cache.
+        With q_len != k_len one of the two must be named.
+
+    Returns
+    -------
+    Mask
+        True = may attend. Rows that see no key (as the first ones do when "bottom_right" has more
+        queries than keys) are allowed.
+
+    Raises
+    ------
+    ValueError
+        For an unknown `align`, or both arguments; at the call, when the lengths differ and neither is
+        given.
+
+    Examples
+    --------
+    >>> from tegula import masks
+    >>> masks.causal().dense(3, 3).astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0],
+           [1, 1, 1]])
+    >>> masks.causal(offset=[0, 2]).dense(1, 4).astype(int)[:, 0]
+    array([[[1, 0, 0, 0]],
+    <BLANKLINE>
+           [[1, 1, 1, 0]]])
+    """
+    if align is None and offset is None:
+        return CAUSAL
+    return Window(None, 0, align, offset, "causal")
+
+
+def window(
+    left: int | None,
+    right: int | None,
+    align: str | None = None,
+    offset: npt.ArrayLike | None = None,
+) -> Mask:
+    """Return the mask of a window around each query: ``i+shift-left <= j <= i+shift+right``.
+
+    Parameters
+    ----------
+    left, right : int or None
+        How many keys before and behind its own position a query sees, itself not counted: 0 is
+        itself only, None is unlimited. Negative numbers raise.
+    align, offset
+        As in `causal`.
+
+    Returns
+    -------
+    Mask
+        True = may attend.
+
+    Raises
+    ------
+    ValueError
+        For a negative count, and as in `causal`.
+    TypeError
+        For a count that is no integer.
+
+    Examples
+    --------
+    >>> from tegula import masks
+    >>> masks.window(2, 1).dense(8, 8).sum(axis=1)
+    array([2, 3, 4, 4, 4, 4, 4, 3])
+    """
+    counts = count_of(left, "left"), count_of(right, "right")
+    return Window(*counts, align, offset, "window", *counts)
+
+
+def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:
+    """Return the causal sliding window: a query sees the last `size` keys, itself included.
+
+    The same as ``causal() & window(size - 1, 0)``.
+
+    Parameters
+    ----------
+    size : int
+        At least 1.
+    align, offset
+        As in `causal`.
+
+    Returns
+    -------
+    Mask
+        True = may attend.
+
+    Raises
+    ------
+    ValueError
+        For a size below 1, and as in `causal`.
+
+    Examples
+    --------
+    >>> from tegula import masks
+    >>> masks.sliding(2).dense(3, 3).astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0],
+           [0, 1, 1]])
+    """
+    if size is None:
+        raise TypeError("size must be an integer, got None; causal() has no limit")
+    count = count_of(size, "size", least=1)
+    assert count is not None
+    return Window(count - 1, 0, align, offset, "sliding", count)
+
+
+def prefix(lengths: npt.ArrayLike, align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:
+    """Return the prefix-LM mask: everybody sees the prefix, and causally what follows it.
+
+    Parameters
+    ----------
+    lengths : int or integer array of shape (B,)
+        Keys ``j < lengths[b]`` are visible to every query of batch entry b.
+    align, offset
+        As in `causal`, for the keys behind the prefix.
+
+    Returns
+    -------
+    Mask
+        True = may attend.
+
+    Raises
+    ------
+    ValueError
+        For a length outside [0, k_len], and as in `causal`.
+
+    Examples
+    --------
+    >>> from tegula import masks
+    >>> masks.prefix(2).dense(4, 4).astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
+    return Prefix(lengths, align, offset)

@@ -1,0 +1,320 @@
+"""The mask object: what every kind shares, and the intersection of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native, _picture
+from ._inputs import Bools, frozen, length_of
+
+Rows: TypeAlias = "npt.NDArray[np.int32]"
+Lowered: TypeAlias = "tuple[Rows, Rows, Bools | None]"
+
+
+class Mask:
+    """Which keys a query may see. True means "may attend".
+
+    Made by the functions of `tegula.masks`, combined with ``&``, never changed. A mask knows its rule,
+    not its size: the lengths come with each call.
+
+    Every mask is, per query row, ONE half-open interval of keys, and an intersection of intervals is
+    an interval again: memory is proportional to the length, not to its square. A mask whose rows are
+    not intervals adds a bool array.
+
+    Examples
+    --------
+    >>> from tegula import masks
+    >>> mask = masks.causal() & masks.padding([2, 4])
+    >>> mask
+    masks.causal() & masks.padding([2, 4])
+    >>> mask.dense(4, 4)[0, 0].astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 0, 0]])
+    """
+
+    # The batch entries and heads it tells apart (1: the same for all), the last result of `_lower`
+    # with the four numbers it was made for, and how it was written: name, arguments, options.
+    __slots__ = ("_batch", "_heads", "_last", "_written")
+    __array_ufunc__: ClassVar[None] = None  # array & mask comes here instead of to NumPy
+
+    _batch: int
+    _heads: int
+    _last: tuple[tuple[int, int, int, int], Lowered] | None
+    _written: tuple[str, tuple[Any, ...], dict[str, Any]]
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _begin(self, name: str, *arguments: Any, batch: int = 1, heads: int = 1, **options: Any) -> None:
+        """Set what every kind has. An option that is None was not given."""
+        self._set(_written=(name, arguments, options), _batch=batch, _heads=heads, _last=None)
+
+    # -- for each kind to say -------------------------------------------------------------------
+
+    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
+        """(lo, hi, dense) as `_lower` returns them, after the kind's own checks."""
+        raise NotImplementedError
+
+    def _batch_error(self, batch: int) -> str:
+        """Which argument has more batch entries than the call."""
+        raise NotImplementedError
+
+    def _sizes(self) -> tuple[int | None, int | None]:
+        """(q_len, k_len) where the mask's own arrays fix them."""
+        return None, None
+
+    def _reach(self) -> int:
+        """A length at which a picture shows what the mask does, where nothing fixes it."""
+        return 16
+
+    # -- for attention --------------------------------------------------------------------------
+
+    def _lower(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
+        """The normal form: (lo, hi, dense).
+
+        lo, hi: int32, rank 3, broadcastable to (batch, heads, q_len), both in [0, k_len]; a row
+        without keys has hi <= lo. dense: None, or bool of rank 4, broadcastable to (batch, heads,
+        q_len, k_len); a key is visible when it lies in the interval AND dense says so. Read-only.
+        ValueError when an array that the mask holds does not fit. The last result is kept.
+        """
+        key = (batch, heads, q_len, k_len)
+        last = self._last
+        if last is not None and last[0] == key:
+            return last[1]
+        if self._batch != 1 and self._batch != batch:
+            raise ValueError(self._batch_error(batch))
+        lowered = self._rows(batch, heads, q_len, k_len)
+        object.__setattr__(self, "_last", (key, lowered))
+        return lowered
+
+    # -- for everybody --------------------------------------------------------------------------
+
+    def intervals(self, q_len: int, k_len: int) -> tuple[Rows, Rows]:
+        """Return the normal form: the keys [lo, hi) of each query row.
+
+        Parameters
+        ----------
+        q_len, k_len : int
+            Number of queries and keys.
+
+        Returns
+        -------
+        lo, hi : ndarray of int32, read-only
+            Broadcastable to (B, H, q_len), with size 1 where the mask is the same along an axis. A row
+            without any key has ``hi <= lo``. When the visible keys of a row are not consecutive, its
+            interval reaches from the first to the last of them.
+
+        Raises
+        ------
+        ValueError
+            When lengths do not fit the mask.
+
+        Examples
+        --------
+        >>> from tegula import masks
+        >>> lo, hi = masks.sliding(2).intervals(4, 4)
+        >>> lo, hi
+        (array([[[0, 0, 1, 2]]], dtype=int32), array([[[1, 2, 3, 4]]], dtype=int32))
+        """
+        return self._of_lengths(q_len, k_len)[:2]
+
+    def dense(self, q_len: int, k_len: int) -> Bools:
+        """Return the mask as a bool array, True = may attend.
+
+        Parameters
+        ----------
+        q_len, k_len : int
+            Number of queries and keys.
+
+        Returns
+        -------
+        ndarray of bool
+            Shape (q_len, k_len), or (B or 1, H or 1, q_len, k_len) when the mask tells batch entries
+            or heads apart. `tegula.masks.dense` takes both.
+
+        Examples
+        --------
+        >>> from tegula import masks
+        >>> masks.causal(align="bottom_right").dense(2, 4).astype(int)
+        array([[1, 1, 1, 0],
+               [1, 1, 1, 1]])
+        """
+        out = _native.empty(self._shape(q_len, k_len), np.bool_)
+        _native.fill(out, *self._of_lengths(q_len, k_len))
+        return out
+
+    def additive(self, q_len: int, k_len: int, dtype: npt.DTypeLike = "float32") -> npt.NDArray[Any]:
+        """Return the mask as floats to add to scores: 0 = may attend, -inf = may not.
+
+        Parameters
+        ----------
+        q_len, k_len : int
+            Number of queries and keys.
+        dtype : dtype
+            float64, float32, float16 or ``ml_dtypes.bfloat16``.
+
+        Returns
+        -------
+        ndarray
+            Shaped as `dense`.
+
+        Examples
+        --------
+        >>> from tegula import masks
+        >>> masks.causal().additive(2, 2)
+        array([[  0., -inf],
+               [  0.,   0.]], dtype=float32)
+        """
+        out = _native.empty(self._shape(q_len, k_len), _native.float_dtype(dtype))
+        _native.fill(out, *self._of_lengths(q_len, k_len))
+        return out
+
+    def area(self, q_len: int, k_len: int) -> int:
+        """Return the number of visible (query, key) pairs, over the batch entries and heads of `dense`.
+
+        Examples
+        --------
+        >>> from tegula import masks
+        >>> masks.causal().area(4, 4), masks.padding([2, 4]).area(4, 4)
+        (10, 24)
+        """
+        lo, hi, dense = self._of_lengths(q_len, k_len)
+        if dense is not None:
+            return int(np.count_nonzero(self.dense(q_len, k_len)))
+        counts = np.maximum(np.subtract(hi, lo, dtype=np.int64), 0)
+        rows = self._batch * self._heads * q_len
+        return int(counts.sum()) * (rows // counts.size) if counts.size else 0
+
+    def _of_lengths(self, q_len: int, k_len: int) -> Lowered:
+        return self._lower(self._batch, self._heads, length_of(q_len, "q_len"), length_of(k_len, "k_len"))
+
+    def _shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
+        pair = (length_of(q_len, "q_len"), length_of(k_len, "k_len"))
+        return pair if self._batch == self._heads == 1 else (self._batch, self._heads, *pair)
+
+    def __and__(self, other: Any) -> Mask:
+        if not isinstance(other, Mask):
+            from ._dense import Dense, check_is_bool
+
+            other = Dense(check_is_bool(other))
+        return And((self, other))
+
+    def __rand__(self, other: Any) -> Mask:
+        return self.__and__(other)
+
+    def __repr__(self) -> str:
+        name, arguments, options = self._written
+        words = [shown(value) for value in arguments]
+        words += [f"{key}={shown(value)}" for key, value in options.items() if value is not None]
+        return f"masks.{name}({', '.join(words)})"
+
+    def _repr_svg_(self) -> str:
+        return _picture.svg(self)
+
+    # -- objects that never change --------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a mask cannot be changed, and {name!r} of it was to be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a mask cannot be changed, and {name!r} of it was to be deleted")
+
+    def __bool__(self) -> bool:
+        raise TypeError("a mask is neither true nor false; masks combine with &, not with 'and'")
+
+    def __copy__(self) -> Mask:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Mask:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = (name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ()))
+        return {name: getattr(self, name) for name in names} | {"_last": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                frozen(value)  # unpickled arrays are writable
+        self._set(**state)
+
+
+class And(Mask):
+    """What every one of several masks shows."""
+
+    __slots__ = ("_parts",)
+
+    _parts: tuple[Mask, ...]
+
+    def __init__(self, masks: Iterable[Mask]) -> None:
+        parts = tuple(p for m in masks for p in (m._parts if isinstance(m, And) else (m,)))
+        self._begin(
+            "and",
+            batch=common([(p, p._batch) for p in parts], "batch entries"),
+            heads=common([(p, p._heads) for p in parts], "heads"),
+        )
+        self._set(_parts=parts)
+
+    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
+        lo, hi, dense = self._parts[0]._lower(batch, heads, q_len, k_len)
+        for part in self._parts[1:]:
+            part_lo, part_hi, part_dense = part._lower(batch, heads, q_len, k_len)
+            lo, hi = np.maximum(lo, part_lo), np.minimum(hi, part_hi)
+            if dense is None:
+                dense = part_dense
+            elif part_dense is not None:
+                dense = frozen(dense & part_dense)
+        return frozen(lo), frozen(hi), dense
+
+    def __repr__(self) -> str:
+        return " & ".join(map(repr, self._parts))
+
+    def _batch_error(self, batch: int) -> str:
+        return next(p._batch_error(batch) for p in self._parts if p._batch not in (1, batch))
+
+    def _sizes(self) -> tuple[int | None, int | None]:
+        sizes = [p._sizes() for p in self._parts]
+        return (
+            next((q for q, _ in sizes if q is not None), None),
+            next((k for _, k in sizes if k is not None), None),
+        )
+
+    def _reach(self) -> int:
+        return max(p._reach() for p in self._parts)
+
+
+def common(counts: Iterable[tuple[Any, int]], what: str) -> int:
+    """The one count other than 1 that all share, or ValueError with two that differ."""
+    found: tuple[Any, int] | None = None
+    for name, count in counts:
+        if count == 1:
+            continue
+        if found is not None and found[1] != count:
+            raise ValueError(f"{found[0]} has {found[1]} {what}, but {name} has {count}")
+        found = (name, count)
+    return 1 if found is None else found[1]
+
+
+class Described(str):
+    """An argument too large to keep: its own repr."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def shown(value: Any) -> str:
+    """An argument as a repr shows it."""
+    if not isinstance(value, np.ndarray):
+        return repr(value)
+    if value.size <= 8:
+        return str(value.tolist())
+    return f"<{value.dtype} array of shape {value.shape}>"

@@ -1,0 +1,52 @@
+"""The native kernels behind masks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ._inputs import Bools, frozen
+
+
+def scan(array: Bools) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], bool]:
+    """Find where the True of each row of (B, H, Lq, Lk) begin and end, and whether any row has gaps.
+
+    A row without True has lo = Lk and hi = 0.
+    """
+    lo = np.empty(array.shape[:-1], np.int32)
+    hi = np.empty(array.shape[:-1], np.int32)
+    irregular: bool = _core.mask_scan(array, lo, hi)
+    return frozen(lo), frozen(hi), irregular
+
+
+def fill(
+    out: npt.NDArray[Any],
+    lo: npt.NDArray[np.int32],
+    hi: npt.NDArray[np.int32],
+    dense: Bools | None,
+) -> None:
+    """Write a lowered mask into (Lq, Lk) or (B, H, Lq, Lk): bool, or floats 0 and -inf."""
+    _core.mask_fill(out[None, None] if out.ndim == 2 else out, lo, hi, dense)
+
+
+def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """`numpy.empty`, from 64 KiB on at a multiple of 64 bytes: whole cache lines are written faster."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    if size < 2**16:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + 63, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin : begin + size].view(dtype).reshape(shape)
+
+
+def float_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """The dtype of an additive mask, or TypeError."""
+    found = np.dtype(dtype)
+    if found.name not in ("float64", "float32", "float16", "bfloat16") or not found.isnative:
+        raise TypeError(f"dtype must be float64, float32, float16 or bfloat16, got {found}")
+    return found
