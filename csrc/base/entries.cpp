@@ -18,8 +18,9 @@ double widen(Half half) {
   const uint32_t sign = static_cast<uint32_t>(half.bits & 0x8000u) << 16;
   // The product mends the exponent's bias; exponent 31 is Inf or NaN.
   const uint32_t bits =
-      magnitude >= 0x7C00u ? (magnitude << 13) | 0x7F800000u
-                           : std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f);
+      magnitude >= 0x7C00u
+          ? (magnitude << 13) | 0x7F800000u
+          : std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f);
   return std::bit_cast<float>(bits | sign);
 }
 double widen(BFloat16 number) {
@@ -144,8 +145,9 @@ View broadcast_to(const View& view, int rank, const int64_t* shape, const char* 
     View wanted;
     wanted.rank = rank;
     std::copy(shape, shape + rank, wanted.shape);
-    throw ValueError(message(name, " has shape ", shape_text(view), ", which does not broadcast to ",
-                             "the shape of ids, ", shape_text(wanted)));
+    throw ValueError(message(name, " has shape ", shape_text(view),
+                             ", which does not broadcast to ", "the shape of ids, ",
+                             shape_text(wanted)));
   }
   return result;
 }

@@ -1,9 +1,9 @@
 // The decisions of base/philox.h, one element after the other: what the vectorised
 // kernels are held to.
-#include "../base/parallel.h"
-#include "../base/philox.h"
 #include <pybind11/stl.h>
 
+#include "../base/parallel.h"
+#include "../base/philox.h"
 #include "arrays.h"
 
 namespace tegula {

@@ -7,9 +7,9 @@ namespace {
 
 // The options that need no array: Python has brought them to this form.
 py::object embed(py::handle ids, py::handle weight, int64_t padding_idx, bool zero_pads,
-                 py::object ignore_id, double scale, py::handle positions, py::handle position_table,
-                 bool sinusoidal, py::handle segments, py::handle segment_table, double dropout_p,
-                 uint64_t seed, py::object out) {
+                 py::object ignore_id, double scale, py::handle positions,
+                 py::handle position_table, bool sinusoidal, py::handle segments,
+                 py::handle segment_table, double dropout_p, uint64_t seed, py::object out) {
   Arrays arrays;
   EmbeddingArgs args;
   args.ids = arrays.input(ids, "ids");

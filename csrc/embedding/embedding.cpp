@@ -17,9 +17,7 @@ constexpr int64_t kChunkElements = 49152;            // of the output, to one ta
 constexpr double kWorkPerElement = 24.0;
 constexpr double kWorkPerDraw = 24.0;
 
-DType sum_type(DType type) {
-  return type == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-}
+DType sum_type(DType type) { return type == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
 
 // ---- checks ----
 
@@ -177,8 +175,8 @@ void embedding(const EmbeddingArgs& args) {
     position_range = {};  // fractions: no table of them
   }
   if (args.segment_table) {
-    segment_range = checked_range(args.segments, args.segment_table.shape[0], nullptr, "segment",
-                                  "segments");
+    segment_range =
+        checked_range(args.segments, args.segment_table.shape[0], nullptr, "segment", "segments");
   }
   if (count == 0 || dim == 0) return;
 

@@ -56,7 +56,7 @@ struct AddendRows {
   const void* table = nullptr;  // kTable: C, unit stride inside a row; row 0 is `first`
   int64_t table_stride = 0;
   int64_t first = 0;
-  View source;                  // kConvert: (rows, D) of any float type and strides
+  View source;  // kConvert: (rows, D) of any float type and strides
   Sinusoid sinusoid;
 };
 
@@ -82,8 +82,8 @@ struct EmbeddingRows {
   int64_t positions[kEmbeddingChunk];              // kTable, kConvert
   double phases[kEmbeddingChunk];                  // kSinusoid
   int64_t segments[kEmbeddingChunk];
-  int64_t out[kEmbeddingChunk];                    // element offset of the row
-  int64_t lead[kEmbeddingChunk];                   // dropout's counter
+  int64_t out[kEmbeddingChunk];   // element offset of the row
+  int64_t lead[kEmbeddingChunk];  // dropout's counter
   int64_t row[kEmbeddingChunk];
 };
 

@@ -29,13 +29,65 @@ TEGULA_INLINE Vec<uint16_t> join(Bits16 low, Bits16 high, Indices<kLane...>) {
   return __builtin_shufflevector(low, high, kLane...);
 }
 
+// Dropout's words of one row, made a stretch at a time when somebody asks, so that the
+// arithmetic is spread between the reads and writes of the row.
+struct DropoutWords {
+  uint64_t seed, lead;
+  uint32_t row;
+  int64_t dim;
+  int64_t made;     // columns
+  uint32_t* words;  // one a column
+
+  TEGULA_INLINE void reach(int64_t column) {
+    if (made < column) make_more();
+  }
+
+  // At least the next 256 columns, or all. Philox runs on 64-bit lanes, one quad of
+  // columns each; quads are dealt to the lanes so that transposing 4 x 4 blocks brings
+  // the words into the order of their columns.
+  TEGULA_NOINLINE void make_more() {
+    constexpr int kN = kLanes<uint32_t>, kBlocks = kN / 4;
+    constexpr int64_t kStretch = 256;
+    using Lanes = typename MakeIndices<kN>::Type;
+    Vec<uint64_t> quads[2];
+    for (int i = 0; i < kN; ++i) {
+      // 32-bit lane i holds quad kBlocks * (i % 4) + i / 4 of its group; the even lanes
+      // travel in quads[0], the odd ones in quads[1].
+      quads[i % 2][i / 2] = static_cast<uint64_t>(kBlocks * (i % 4) + i / 4);
+    }
+    // Copies, because the words might be any of the members for all the compiler knows.
+    const DropoutWords self = *this;
+    const int64_t end = made + kStretch < dim ? made + kStretch : dim;
+    int64_t column = made;
+    for (; column < end; column += 4 * kN) {
+      Vec<uint64_t> c[2][4];
+      TEGULA_UNROLL(2)
+      for (int half = 0; half < 2; ++half) {
+        c[half][0] = quads[half] + static_cast<uint64_t>(column / 4);
+        c[half][1] = Vec<uint64_t>{} + static_cast<uint64_t>(self.row);
+        c[half][2] = Vec<uint64_t>{} + (self.lead & 0xFFFFFFFFull);
+        c[half][3] = Vec<uint64_t>{} + (self.lead >> 32);
+        philox_lanes<uint64_t>(self.seed, c[half]);
+      }
+      Vec<uint32_t> w[4];
+      for (int i = 0; i < 4; ++i) w[i] = bits_as<uint32_t>(c[0][i] | (c[1][i] << 32));
+      exchange_halves<uint32_t, 1>(w[0], w[1], Lanes{});
+      exchange_halves<uint32_t, 1>(w[2], w[3], Lanes{});
+      exchange_halves<uint32_t, 2>(w[0], w[2], Lanes{});
+      exchange_halves<uint32_t, 2>(w[1], w[3], Lanes{});
+      for (int i = 0; i < 4; ++i) store_unaligned(self.words + column + i * kN, w[i]);
+    }
+    made = column;
+  }
+};
+
 // What one row of the output is made of.
 template <class T>
 struct RowInputs {
   using C = typename SumType<T>::Type;
   const T* token;
   const C* addend[2];
-  const uint32_t* words;  // dropout's, one a column
+  DropoutWords* dropout;
   C scale;
   C survivor;  // 1 / (1 - p)
   uint32_t threshold;
@@ -56,6 +108,7 @@ TEGULA_INLINE Line make_line(const RowInputs<T>& row, int64_t x) {
   } else {
     constexpr int kSums = kLineBytes / static_cast<int>(sizeof(T)) / kLanes<C>;
     Vec<C> sums[kSums];
+    if constexpr (kDropout) row.dropout->reach(x + kLineBytes / static_cast<int64_t>(sizeof(T)));
     TEGULA_UNROLL(8)
     for (int i = 0; i < kSums; ++i) {
       const int64_t column = x + i * kLanes<C>;
@@ -66,11 +119,11 @@ TEGULA_INLINE Line make_line(const RowInputs<T>& row, int64_t x) {
       if constexpr (kDropout) {
         Vec<UInt<C>> words;
         if constexpr (sizeof(C) == 4) {
-          words = load_unaligned(row.words + column);
+          words = load_unaligned(row.dropout->words + column);
         } else {
           typedef uint32_t HalfWords __attribute__((vector_size(kVectorBytes / 2)));
           HalfWords narrow_words;
-          __builtin_memcpy(&narrow_words, row.words + column, sizeof narrow_words);
+          __builtin_memcpy(&narrow_words, row.dropout->words + column, sizeof narrow_words);
           words = __builtin_convertvector(narrow_words, Vec<uint64_t>);
         }
         sum = words >= row.threshold ? sum * row.survivor : Vec<C>{};
@@ -160,39 +213,6 @@ TEGULA_INLINE void store_short_row(RowInputs<T> row, int64_t dim, T* out) {
   store_some(out, make_line<T, kAddends, kDropout>(row, 0), 0, dim);
 }
 
-// Dropout's words of one row, column by column, up to a multiple of 4 * kLanes<uint32_t>.
-// Philox runs on 64-bit lanes, one quad of columns each; quads are dealt to the lanes so
-// that transposing 4 x 4 blocks brings the words into the order of their columns.
-TEGULA_INLINE void dropout_words(uint64_t seed, int64_t lead, int64_t row, int64_t dim,
-                                 uint32_t* words) {
-  constexpr int kN = kLanes<uint32_t>, kBlocks = kN / 4;
-  Vec<uint64_t> quads[2];
-  for (int i = 0; i < kN; ++i) {
-    // 32-bit lane i holds quad kBlocks * (i % 4) + i / 4 of its group; the even lanes
-    // travel in quads[0], the odd ones in quads[1].
-    quads[i % 2][i / 2] = static_cast<uint64_t>(kBlocks * (i % 4) + i / 4);
-  }
-  for (int64_t column = 0; column < dim; column += 4 * kN) {
-    Vec<uint64_t> c[2][4];
-    TEGULA_UNROLL(2)
-    for (int half = 0; half < 2; ++half) {
-      c[half][0] = quads[half] + static_cast<uint64_t>(column / 4);
-      c[half][1] = Vec<uint64_t>{} + static_cast<uint64_t>(static_cast<uint32_t>(row));
-      c[half][2] = Vec<uint64_t>{} + (static_cast<uint64_t>(lead) & 0xFFFFFFFFull);
-      c[half][3] = Vec<uint64_t>{} + (static_cast<uint64_t>(lead) >> 32);
-      philox_lanes<uint64_t>(seed, c[half]);
-    }
-    Vec<uint32_t> w[4];
-    for (int i = 0; i < 4; ++i) w[i] = bits_as<uint32_t>(c[0][i] | (c[1][i] << 32));
-    using Lanes = typename MakeIndices<kN>::Type;
-    exchange_halves<uint32_t, 1>(w[0], w[1], Lanes{});
-    exchange_halves<uint32_t, 1>(w[2], w[3], Lanes{});
-    exchange_halves<uint32_t, 2>(w[0], w[2], Lanes{});
-    exchange_halves<uint32_t, 2>(w[1], w[3], Lanes{});
-    for (int i = 0; i < 4; ++i) store_unaligned(words + column + i * kN, w[i]);
-  }
-}
-
 // ---- rows of an addend ----
 
 template <class C, class From>
@@ -244,7 +264,8 @@ struct AddendReader {
 
   TEGULA_INLINE const C* at(int64_t i) {
     if (addend.kind == AddendRows::kTable) {
-      return static_cast<const C*>(addend.table) + (indices[i] - addend.first) * addend.table_stride;
+      return static_cast<const C*>(addend.table) +
+             (indices[i] - addend.first) * addend.table_stride;
     }
     const bool sinusoid = addend.kind == AddendRows::kSinusoid;
     const bool same =
@@ -276,7 +297,8 @@ TEGULA_NOINLINE void run_rows(const EmbeddingPlan& plan, const EmbeddingRows& ro
   const auto scratch_array = [&](int i) { return scratch + i * embedding_padded(dim) * 8; };
   T* gathered = reinterpret_cast<T*>(scratch_array(0));
   T* finished = reinterpret_cast<T*>(scratch_array(1));
-  uint32_t* words = reinterpret_cast<uint32_t*>(scratch_array(2));
+  DropoutWords dropout{
+      plan.dropout.seed, 0, 0, dim, 0, reinterpret_cast<uint32_t*>(scratch_array(2))};
   AddendReader<C> position{plan.position, rows.positions, rows.phases,
                            reinterpret_cast<C*>(scratch_array(3)), dim};
   AddendReader<C> segment{plan.segment, rows.segments, nullptr,
@@ -284,7 +306,7 @@ TEGULA_NOINLINE void run_rows(const EmbeddingPlan& plan, const EmbeddingRows& ro
   const bool has_position = plan.position.kind != AddendRows::kNone;
 
   RowInputs<T> row{};
-  row.words = words;
+  row.dropout = &dropout;
   row.scale = static_cast<C>(plan.scale);
   row.survivor = static_cast<C>(plan.dropout.scale);
   row.threshold = plan.dropout.threshold;
@@ -307,7 +329,9 @@ TEGULA_NOINLINE void run_rows(const EmbeddingPlan& plan, const EmbeddingRows& ro
       if constexpr (kAddends > 0) row.addend[0] = has_position ? position.at(i) : segment.at(i);
       if constexpr (kAddends > 1) row.addend[1] = segment.at(i);
       if constexpr (kDropout) {
-        dropout_words(plan.dropout.seed, rows.lead[i], rows.row[i], dim, words);
+        dropout.lead = static_cast<uint64_t>(rows.lead[i]);
+        dropout.row = static_cast<uint32_t>(rows.row[i]);
+        dropout.made = 0;
       }
       if (dim < kLine) {
         store_short_row<T, kAddends, kDropout>(row, dim, target);
@@ -327,22 +351,22 @@ TEGULA_NOINLINE void run_rows(const EmbeddingPlan& plan, const EmbeddingRows& ro
 template <class T>
 void embedding_rows(const EmbeddingPlan& plan, const EmbeddingRows& rows, void* out,
                     void* scratch) {
-  const int addends = (plan.position.kind != AddendRows::kNone) +
-                      (plan.segment.kind != AddendRows::kNone);
+  const int addends =
+      (plan.position.kind != AddendRows::kNone) + (plan.segment.kind != AddendRows::kNone);
   const bool dropout = plan.dropout.active();
-  const auto run = addends == 2  ? (dropout ? run_rows<T, 2, true> : run_rows<T, 2, false>)
-                   : addends == 1 ? (dropout ? run_rows<T, 1, true> : run_rows<T, 1, false>)
-                   : dropout              ? run_rows<T, 0, true>
-                   : plan.scale != 1.0    ? run_rows<T, 0, false>
-                                          : run_rows<T, -1, false>;
+  const auto run = addends == 2        ? (dropout ? run_rows<T, 2, true> : run_rows<T, 2, false>)
+                   : addends == 1      ? (dropout ? run_rows<T, 1, true> : run_rows<T, 1, false>)
+                   : dropout           ? run_rows<T, 0, true>
+                   : plan.scale != 1.0 ? run_rows<T, 0, false>
+                                       : run_rows<T, -1, false>;
   run(plan, rows, static_cast<T*>(out), static_cast<char*>(scratch));
 }
 
 template <class T>
 constexpr EmbeddingKernels embedding_kernels() {
   using C = typename SumType<T>::Type;
-  return {embedding_rows<T>, [](const AddendRows& addend, int64_t index, double phase, int64_t dim,
-                                void* out) {
+  return {embedding_rows<T>,
+          [](const AddendRows& addend, int64_t index, double phase, int64_t dim, void* out) {
             make_addend(addend, index, phase, dim, static_cast<C*>(out));
           }};
 }

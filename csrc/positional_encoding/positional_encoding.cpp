@@ -14,10 +14,10 @@
 namespace tegula {
 namespace {
 
-constexpr int64_t kPadding = 8;           // at least the lanes of the widest vector
+constexpr int64_t kPadding = 8;            // at least the lanes of the widest vector
 constexpr int64_t kChunkElements = 32768;  // of the output, to one task
 constexpr double kWorkPerElement = 48.0;
-constexpr int64_t kPiece = 256;            // positions converted at a time
+constexpr int64_t kPiece = 256;  // positions converted at a time
 
 // A row with unit stride into one with any stride.
 void scatter(const char* from, char* to, int64_t step, int64_t n, int64_t item) {
@@ -30,13 +30,14 @@ Sinusoid make_sinusoid(int64_t dim, double base, PositionLayout layout, Position
   struct Remembered {
     std::vector<double> frequencies;
     int64_t dim = -1;
-    double base = 0.0;
+    double base = 0.0, largest = 0.0;
     PositionSpacing spacing = PositionSpacing::kPaper;
   };
   thread_local Remembered last;
   if (last.dim != dim || last.base != base || last.spacing != spacing) {
     const int64_t half = (dim + 1) / 2;
     last.dim = -1;
+    last.largest = 0.0;
     last.frequencies.assign(static_cast<size_t>((half + kPadding - 1) / kPadding * kPadding), 0.0);
     for (int64_t i = 0; i < half; ++i) {
       double exponent = 0.0;
@@ -45,11 +46,13 @@ Sinusoid make_sinusoid(int64_t dim, double base, PositionLayout layout, Position
       } else if (half > 1) {
         exponent = -static_cast<double>(i) / static_cast<double>(half - 1);
       }
-      last.frequencies[static_cast<size_t>(i)] = std::pow(base, exponent);
+      const double frequency = std::pow(base, exponent);
+      last.frequencies[static_cast<size_t>(i)] = frequency;
+      last.largest = std::max(last.largest, frequency);
     }
     last.dim = dim, last.base = base, last.spacing = spacing;
   }
-  return {last.frequencies.data(), dim, layout};
+  return {last.frequencies.data(), last.largest, dim, layout};
 }
 
 void positional_encoding(const PositionalEncodingArgs& args) {

@@ -26,6 +26,7 @@ enum class PositionSpacing { kPaper, kInclusive };
 // One table's frequencies, ready for the kernels.
 struct Sinusoid {
   const double* frequencies = nullptr;  // half of them, then zeros up to a full vector
+  double largest = 0.0;                 // of the frequencies
   int64_t dim = 0;
   PositionLayout layout = PositionLayout::kInterleaved;
 

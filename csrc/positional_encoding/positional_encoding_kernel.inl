@@ -30,7 +30,8 @@ TEGULA_INLINE void store_interleaved(T* p, Vec<double> s, Vec<double> c, Indices
   constexpr int kN = sizeof...(kLane);
   if constexpr (sizeof(T) == 8) {
     store_unaligned(p, __builtin_shufflevector(s, c, (kLane / 2 + kLane % 2 * kN)...));
-    store_unaligned(p + kN, __builtin_shufflevector(s, c, (kN / 2 + kLane / 2 + kLane % 2 * kN)...));
+    store_unaligned(p + kN,
+                    __builtin_shufflevector(s, c, (kN / 2 + kLane / 2 + kLane % 2 * kN)...));
   } else {
     const HalfFloats sines = to_floats<T>(s), cosines = to_floats<T>(c);
     const HalfFloats low = __builtin_shufflevector(sines, cosines, (kLane / 2 + kLane % 2 * kN)...);
@@ -58,8 +59,8 @@ TEGULA_INLINE void copy_elements(T* to, const T* from, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i];
 }
 
-template <class T>
-TEGULA_NOINLINE void sinusoid_row(const Sinusoid& sinusoid, double position, T* out) {
+template <class T, bool kLibrary>
+TEGULA_INLINE void make_sinusoid_row(const Sinusoid& sinusoid, double position, T* out) {
   constexpr int kN = kLanes<double>;
   using Lanes = typename MakeIndices<kN>::Type;
   const int64_t half = sinusoid.half(), dim = sinusoid.dim;
@@ -68,7 +69,7 @@ TEGULA_NOINLINE void sinusoid_row(const Sinusoid& sinusoid, double position, T* 
     // frequency -> phase, rounded -> sine and cosine -> T
     const Vec<double> phase = opaque(load_unaligned(sinusoid.frequencies + i) * position);
     Vec<double> s, c;
-    sincos(phase, s, c);
+    kLibrary ? sincos_library(phase, s, c) : sincos(phase, s, c);
     if (sinusoid.layout == PositionLayout::kInterleaved) {
       if (2 * i + 2 * kN <= dim) {
         store_interleaved(out + 2 * i, s, c, Lanes{});
@@ -88,6 +89,17 @@ TEGULA_NOINLINE void sinusoid_row(const Sinusoid& sinusoid, double position, T* 
       }
     }
   }
+}
+
+template <class T>
+TEGULA_NOINLINE void sinusoid_row(const Sinusoid& sinusoid, double position, T* out) {
+  if constexpr (kHasFma) {
+    // The largest phase decides for the whole row; NaN is not below the limit.
+    if (__builtin_fabs(position) * sinusoid.largest <= kLargestPhase) {
+      return make_sinusoid_row<T, false>(sinusoid, position, out);
+    }
+  }
+  make_sinusoid_row<T, true>(sinusoid, position, out);
 }
 
 template <class T>

@@ -143,52 +143,44 @@ TEGULA_INLINE Vec<T> tanh(Vec<T> x) {
 // a * b + c, rounded once: for where the result depends on it.
 TEGULA_INLINE Vec<double> fused(Vec<double> a, Vec<double> b, Vec<double> c) {
 #if defined(TEGULA_ISA_AVX512)
-  return reinterpret_cast<Vec<double>>(_mm512_fmadd_pd(reinterpret_cast<__m512d>(a),
-                                                       reinterpret_cast<__m512d>(b),
-                                                       reinterpret_cast<__m512d>(c)));
+  return reinterpret_cast<Vec<double>>(_mm512_fmadd_pd(
+      reinterpret_cast<__m512d>(a), reinterpret_cast<__m512d>(b), reinterpret_cast<__m512d>(c)));
 #elif defined(TEGULA_ISA_AVX2)
-  return reinterpret_cast<Vec<double>>(_mm256_fmadd_pd(reinterpret_cast<__m256d>(a),
-                                                       reinterpret_cast<__m256d>(b),
-                                                       reinterpret_cast<__m256d>(c)));
+  return reinterpret_cast<Vec<double>>(_mm256_fmadd_pd(
+      reinterpret_cast<__m256d>(a), reinterpret_cast<__m256d>(b), reinterpret_cast<__m256d>(c)));
 #else
   for (int i = 0; i < kLanes<double>; ++i) c[i] = __builtin_fma(a[i], b[i], c[i]);
   return c;
 #endif
 }
 
-// Beyond this the quadrant is no longer found by the three-part pi/2 below.
+// sincos below is right up to here.
 inline constexpr double kLargestPhase = 0x1p40;
 
-TEGULA_NOINLINE void sincos_library(double x, double* sine, double* cosine) {
-  *sine = __builtin_sin(x);
-  *cosine = __builtin_cos(x);
+// For all other arguments: lane by lane, by the C library. NaN for NaN and infinities.
+TEGULA_NOINLINE void sincos_library(Vec<double> x, Vec<double>& sine, Vec<double>& cosine) {
+  for (int i = 0; i < kLanes<double>; ++i) {
+    sine[i] = __builtin_sin(x[i]);
+    cosine[i] = __builtin_cos(x[i]);
+  }
 }
 
-// sin(x) and cos(x) in float64, each within 1 ulp, for any x (NaN for NaN and infinities).
+// sin(x) and cos(x) in float64, each within 1 ulp, for |x| <= kLargestPhase, on sets that
+// have FMA.
 //
 // x = n pi/2 + r (Cody and Waite), |r| <= pi/4, with pi/2 as a sum of three float64
 // numbers. x - n * kHalfPi[0] is exact under FMA: both are multiples of 2^-53, and the
 // difference is below 1. Then the minimax polynomials of fdlibm's __kernel_sin and
 // __kernel_cos (error 2^-58).
 TEGULA_INLINE void sincos(Vec<double> x, Vec<double>& sine, Vec<double>& cosine) {
-  if constexpr (!kHasFma) {
-    for (int i = 0; i < kLanes<double>; ++i) {
-      double s, c;
-      sincos_library(x[i], &s, &c);
-      sine[i] = s;
-      cosine[i] = c;
-    }
-    return;
-  }
   constexpr double kTwoOverPi = 0.6366197723675814;
-  constexpr double kHalfPi[] = {1.5707963267948966, 6.123233995736766e-17,
-                                -1.4973849048591698e-33};
+  constexpr double kHalfPi[] = {1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33};
   constexpr double kSine[] = {-1.66666666666666324348e-01, 8.33333333332248946124e-03,
                               -1.98412698298579493134e-04, 2.75573137070700676789e-06,
                               -2.50507602534068634195e-08, 1.58969099521155010221e-10};
-  constexpr double kCosine[] = {4.16666666666666019037e-02,  -1.38888888888741095749e-03,
-                                2.48015872894767294178e-05,  -2.75573143513906633035e-07,
-                                2.08757232129817482790e-09,  -1.13596475577881948265e-11};
+  constexpr double kCosine[] = {4.16666666666666019037e-02, -1.38888888888741095749e-03,
+                                2.48015872894767294178e-05, -2.75573143513906633035e-07,
+                                2.08757232129817482790e-09, -1.13596475577881948265e-11};
   constexpr double kRound = FloatBits<double>::kRound;
 
   const Vec<double> shifted = x * kTwoOverPi + kRound;
@@ -218,18 +210,6 @@ TEGULA_INLINE void sincos(Vec<double> x, Vec<double>& sine, Vec<double>& cosine)
   // The sign bit: quadrants 2 and 3 for the sine, 1 and 2 for the cosine.
   sine = bits_as<double>(bits_as<int64_t>(s) ^ ((quadrant & 2) << 62));
   cosine = bits_as<double>(bits_as<int64_t>(c) ^ (((quadrant + 1) & 2) << 62));
-
-  const Vec<double> size = x < 0.0 ? -x : x;
-  const auto beyond = !(size <= kLargestPhase);
-  if (__builtin_expect(any_lane(beyond), 0)) {
-    for (int i = 0; i < kLanes<double>; ++i) {
-      if (beyond[i] == 0) continue;
-      double exact_sine, exact_cosine;
-      sincos_library(x[i], &exact_sine, &exact_cosine);
-      sine[i] = exact_sine;
-      cosine[i] = exact_cosine;
-    }
-  }
 }
 
 }  // namespace

@@ -214,7 +214,16 @@ typedef uint16_t UnalignedBits16
     __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
 
 TEGULA_INLINE Vec<float> widen(const BFloat16*, Bits16 bits) {
-  return bits_as<float>(__builtin_convertvector(bits, Vec<uint32_t>) << 16);
+#if defined(TEGULA_ISA_AVX512)
+  const Vec<uint32_t> wide =
+      reinterpret_cast<Vec<uint32_t>>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(bits)));
+#elif defined(TEGULA_ISA_AVX2)
+  const Vec<uint32_t> wide =
+      reinterpret_cast<Vec<uint32_t>>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(bits)));
+#else
+  const Vec<uint32_t> wide = __builtin_convertvector(bits, Vec<uint32_t>);
+#endif
+  return bits_as<float>(wide << 16);
 }
 
 TEGULA_INLINE Vec<float> widen(const Half*, Bits16 bits) {
@@ -239,8 +248,12 @@ TEGULA_INLINE Vec<float> widen(const Half*, Bits16 bits) {
 TEGULA_INLINE Bits16 narrow(const BFloat16*, Vec<float> v) {
   const Vec<uint32_t> bits = bits_as<uint32_t>(v);
   const Vec<uint32_t> rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  const Vec<uint32_t> nan = bits_as<uint32_t>(v != v);
-  return __builtin_convertvector((rounded & ~nan) | (((bits >> 16) | 0x40u) & nan), Bits16);
+  const Vec<uint32_t> words = v != v ? (bits >> 16) | 0x40u : rounded;
+#if defined(TEGULA_ISA_AVX512)
+  return reinterpret_cast<Bits16>(_mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(words)));
+#else
+  return __builtin_convertvector(words, Bits16);
+#endif
 }
 
 TEGULA_INLINE Bits16 narrow(const Half*, Vec<float> v) {

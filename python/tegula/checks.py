@@ -66,10 +66,11 @@ def no_overlap(out: Any, **inputs: Any) -> None:
     """ValueError when `out` shares memory with an input, which would then be written to."""
     if not isinstance(out, np.ndarray):
         return
+    effort: Any = 1000  # of a search that may take exponential time
     for name, array in inputs.items():
         if isinstance(array, np.ndarray) and np.may_share_memory(out, array):
             try:
-                shared = np.shares_memory(out, array, max_work=1000)
+                shared = np.shares_memory(out, array, max_work=effort)
             except (np.exceptions.TooHardError, OverflowError):
                 shared = True
             if shared:

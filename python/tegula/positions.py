@@ -95,9 +95,7 @@ def _positions(positions: Any) -> np.ndarray:
         return np.arange(positions)
     if not isinstance(positions, (np.ndarray, np.generic, list, tuple, float, bool)):
         kind = type(positions)
-        raise TypeError(
-            f"positions must be an int, an array or a list, got {kind.__module__}.{kind.__name__}"
-        )
+        raise TypeError(f"positions must be an int, an array or a list, got {kind.__module__}.{kind.__name__}")
     array = np.asarray(positions)
     if array.dtype.kind in "bOcSUMm":
         raise TypeError(f"positions must have an integer or float dtype, got {array.dtype}")
@@ -125,11 +123,13 @@ def float_dtype(dtype: Any) -> np.dtype:
             import ml_dtypes
         except ImportError:
             raise TypeError("dtype bfloat16 needs the package ml_dtypes") from None
-        return np.dtype(ml_dtypes.bfloat16)
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
     found = np.dtype(dtype)
     if found.name not in ("float64", "float32", "float16", "bfloat16"):
         raise TypeError(f"dtype must be float64, float32, float16 or bfloat16, got {found}")
-    return found.newbyteorder("=")
+    native: np.dtype[Any] = found.newbyteorder("=")
+    return native
 
 
 def _checked_out(out: Any, positions: Any) -> Any:
