@@ -127,11 +127,14 @@ TEGULA_INLINE Vec<T> tanh(Vec<T> x) {
                                 1.0 / 39916800,
                                 1.0 / 479001600,
                                 1.0 / 6227020800.0,
-                                1.0 / 87178291200.0};
-  constexpr int kTerms = sizeof(T) == 4 ? 9 : 14;
+                                1.0 / 87178291200.0,
+                                1.0 / 1307674368000.0,
+                                1.0 / 20922789888000.0,
+                                1.0 / 355687428096000.0};
+  constexpr int kTerms = sizeof(T) == 4 ? 9 : 17;
   const Vec<T> y = size * T(-2);
   Vec<T> sum = broadcast(T(kSeries[kTerms - 1]));
-  TEGULA_UNROLL(16)
+  TEGULA_UNROLL(20)
   for (int i = kTerms - 2; i >= 0; --i) sum = sum * y + T(kSeries[i]);
   const Vec<T> m = sum * y;
   const Vec<T> small = -m / (m + T(2));
