@@ -65,7 +65,11 @@ double work_of(const AttentionArgs& a) {
     }
     keys = seen / kSamples;
   }
-  return keys * static_cast<double>(a.batch * a.heads * a.q_len) *
+  // A key that meets few queries costs what it takes to read it.
+  constexpr int64_t kFew = 8;
+  const int64_t group = a.key_heads > 0 ? a.heads / a.key_heads : 1;
+  const int64_t rows = std::max(kFew, group * a.q_len) * a.key_heads;
+  return keys * static_cast<double>(a.batch * rows) *
          static_cast<double>(a.dim + a.value_dim + 8);
 }
 

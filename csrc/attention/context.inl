@@ -15,6 +15,7 @@ struct Tile {
   const typename F::Unit* values;
   int64_t value_stride;  // from unit to unit
   bool packed = false, columns = false;
+  bool hides = false;  // a bias or a dense mask takes keys away from the block in work
 
   TEGULA_INLINE KeyRange range() const { return {begin, begin + count}; }
   // `range`, as far as it lies in the tile, counted from the tile's first key.
@@ -247,16 +248,30 @@ struct Context {
     tile.value_stride = w.value_stride;
   }
 
-  // The tile's keys as columns [unit][kKeyTile], for blocks of few rows.
+  // The tile's keys that some row sees as columns [unit][kKeyTile], for blocks of few rows.
+  // There the memory decides: this tile's values and the next one's keys are sent for
+  // while the columns are made.
   TEGULA_NOINLINE void pack_key_columns() {
     tile.columns = true;
-    for (int32_t key = 0; key < kKeyTile; key += kLanes<C>) {
+    const KeyRange range = tile.local(sight);
+    for (int32_t key = range.begin / kLanes<C> * kLanes<C>; key < range.end; key += kLanes<C>) {
       const T* rows[kLanes<C>];
       for (int i = 0; i < kLanes<C>; ++i) {
-        rows[i] = key + i < tile.count ? key_row(key + i) : nullptr;
+        rows[i] = nullptr;
+        if (key + i >= tile.count) continue;
+        rows[i] = key_row(key + i);
+        prefetch_row(value_row(key + i), a.value_dim);
+        if (tile.begin + key + i + kKeyTile < sight.end) {
+          prefetch_row(key_row(key + i + kKeyTile), a.dim);
+        }
       }
       pack_columns<F>(rows, a.k.step(0), a.dim, C(1), w.key_columns + key, kKeyTile);
     }
+  }
+
+  TEGULA_INLINE static void prefetch_row(const T* row, int64_t dim) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (int64_t d = 0; d < dim; d += kLine) __builtin_prefetch(row + d, 0, 2);
   }
 
   TEGULA_INLINE void enter_tile(int32_t begin) {

@@ -33,7 +33,9 @@ struct Packing {  // numbers, widened
   TEGULA_INLINE static Vec<Unit> keys(const T* p, int64_t stride, int64_t count, int64_t, bool) {
     return load_strided<Unit>(p, stride, count);
   }
-  TEGULA_INLINE static bool finite(Vec<Unit> v) { return !any_lane((v - v) != Unit(0)); }
+  // A probe that has seen only finite numbers is clean: 0 times anything else is NaN.
+  TEGULA_INLINE static Vec<Unit> probe(Vec<Unit> seen, Vec<Unit> v) { return seen + v * Unit(0); }
+  TEGULA_INLINE static bool clean(Vec<Unit> seen) { return !any_lane(seen != Unit(0)); }
   // `unit` without the key that `keep` (bit 0) leaves out.
   TEGULA_INLINE static Vec<Unit> without(Vec<Unit> unit, int keep) {
     return keep & 1 ? unit : Vec<Unit>{};
@@ -73,9 +75,11 @@ struct Packing<DotFormat, BFloat16> {  // pairs, as they are
     const Vec<Unit> low = bits(p);
     return second ? low | (bits(p + key_stride) << 16) : low;
   }
-  TEGULA_INLINE static bool finite(Vec<Unit> v) {
-    return !any_lane((v & 0x7F80u) == 0x7F80u) && !any_lane((v & 0x7F800000u) == 0x7F800000u);
+  // An exponent of ones carries into the sign's place.
+  TEGULA_INLINE static Vec<Unit> probe(Vec<Unit> seen, Vec<Unit> v) {
+    return seen | ((v & 0x7F807F80u) + 0x00800080u);
   }
+  TEGULA_INLINE static bool clean(Vec<Unit> seen) { return !any_lane(seen & 0x80008000u); }
   TEGULA_INLINE static Vec<Unit> without(Vec<Unit> unit, int keep) {
     return unit & ((keep & 1 ? 0xFFFFu : 0u) | (keep & 2 ? 0xFFFF0000u : 0u));
   }

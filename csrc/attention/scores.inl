@@ -50,104 +50,109 @@ TEGULA_NOINLINE void score_range(Context<T, F>& c, const Block<typename F::Compu
   }
 }
 
-// scores[row][key] for all keys of the tile.
+// scores[row][key] for keys `range` of the tile, whole vectors.
 template <int kRows, class T, class F>
-TEGULA_INLINE void score_rows(Context<T, F>& c, const Block<typename F::Compute>& block) {
-  using C = typename F::Compute;
-  constexpr int kVectors = kKeyTile / kLanes<C> < 4 ? kKeyTile / kLanes<C> : 4;
+TEGULA_INLINE void score_rows(Context<T, F>& c, const Block<typename F::Compute>& block,
+                              KeyRange range) {
+  constexpr int kN = kLanes<typename F::Compute>;
   const char* rows = reinterpret_cast<const char*>(c.queries_of(block));
   const int64_t row_bytes = c.w.packed_units * static_cast<int64_t>(sizeof(typename F::Unit));
-  Vec<C> unused[kVectors] = {};
-  for (int key = 0; key < kKeyTile; key += kVectors * kLanes<C>) {
-    score_tile<F, kRows, kVectors>(rows, row_bytes, c.w.units, c.w.key_columns + key, kKeyTile,
-                                   c.w.scores + key, kKeyTile, unused);
-  }
+  Vec<typename F::Compute> unused[4] = {};
+  for_panels<4>(range.begin / kN, range.end / kN, [&](int64_t first, auto vectors) {
+    score_tile<F, kRows, vectors.value>(rows, row_bytes, c.w.units, c.w.key_columns + first * kN,
+                                        kKeyTile, c.w.scores + first * kN, kKeyTile, unused);
+  });
 }
 
 // ---- bias and dense mask ----
 
-// `count` bias entries from p on, as C.
-template <class C>
-TEGULA_INLINE Vec<C> load_bias(const View& bias, int64_t offset, int64_t stride, int64_t count) {
-  switch (bias.dtype) {
-    case DType::kFloat64: return load_strided<C>(bias.at<double>(offset), stride, count);
-    case DType::kFloat32:
-      if constexpr (sizeof(C) == 4) {
-        return load_strided<C>(bias.at<float>(offset), stride, count);
-      } else {
-        Vec<C> lanes{};
-        for (int64_t i = 0; i < kLanes<C> && i < count; ++i) {
-          lanes[i] = static_cast<C>(*bias.at<float>(offset + i * stride));
-        }
-        return lanes;
-      }
-    default: {
-      Vec<C> lanes{};
-      if constexpr (sizeof(C) == 4) {
-        return bias.dtype == DType::kFloat16
-                   ? load_strided<C>(bias.at<Half>(offset), stride, count)
-                   : load_strided<C>(bias.at<BFloat16>(offset), stride, count);
-      }
-      for (int64_t i = 0; i < kLanes<C> && i < count; ++i) {
-        const int64_t at = offset + i * stride;
-        lanes[i] = static_cast<C>(bias.dtype == DType::kFloat16
-                                      ? load_one<float>(bias.at<Half>(at))
-                                      : load_one<float>(bias.at<BFloat16>(at)));
-      }
-      return lanes;
+// kLanes<C> bias entries from p on, zeros behind the first `count`.
+template <class C, class T>
+TEGULA_INLINE Vec<C> load_bias(const T* p, int64_t stride, int64_t count) {
+  if constexpr (sizeof(C) == 8 && sizeof(T) < 8) {
+    Vec<C> lanes{};
+    for (int64_t i = 0; i < kLanes<C> && i < count; ++i) {
+      lanes[i] = static_cast<C>(load_one<float>(p + i * stride));
     }
+    return lanes;
+  } else {
+    return load_strided<C>(p, stride, count);
   }
 }
 
-// kLanes additive terms of the row at `slot` from tile key `key` on: the bias, -inf where the dense
-// mask says no.
-template <class T, class F>
-TEGULA_INLINE Vec<typename F::Compute> additive_terms(Context<T, F>& c, int64_t slot, int key) {
-  using C = typename F::Compute;
-  const AttentionArgs& a = c.a;
-  const int64_t count = c.tile.count - key, at = c.tile.begin + key;
-  Vec<C> terms{};
-  if (count <= 0) return terms;
-  if (a.bias) {
-    terms = load_bias<C>(
-        a.bias, c.batch_offset(a.bias) + c.row_offset(a.bias, slot) + at * a.bias.step(0),
-        a.bias.step(0), count);
+// All ones in the lanes whose entry of a bool row is 0.
+template <class C>
+TEGULA_INLINE Vec<Int<C>> forbidden(const uint8_t* p, int64_t stride, int64_t count) {
+  using Bytes = typename VecType<uint8_t, kLanes<C>>::Aligned;
+  Bytes bytes{};
+  if (stride == 1 && count >= kLanes<C>) {
+    __builtin_memcpy(&bytes, p, sizeof bytes);
+  } else {
+    for (int64_t i = 0; i < kLanes<C> && i < count; ++i) bytes[i] = p[i * stride];
   }
-  if (a.dense) {
-    const uint8_t* allowed =
-        a.dense.at<uint8_t>(c.task.batch * a.dense.stride[0] +
-                            c.row_offset(a.dense, slot) + at * a.dense.stride[3]);
-    alignas(kVectorBytes) Int<C> lanes[kLanes<C>] = {};
-    const int used = static_cast<int>(smaller(count, kLanes<C>));
-    for (int i = 0; i < used; ++i) lanes[i] = allowed[i * a.dense.stride[3]];
-    terms = load(lanes) == Int<C>(0) ? broadcast(-kInfinity<C>) : terms;
-  }
-  return terms;
+  return __builtin_convertvector(bytes, Vec<Int<C>>) == Int<C>(0);
 }
 
-// Fills c.w.additive in the layout of the scores.
-template <class T, class F>
-TEGULA_NOINLINE void load_additive(Context<T, F>& c, const Block<typename F::Compute>& block) {
+// Fills c.w.additive in the layout of the scores: the bias (of type T, null: none), and
+// -inf where the dense mask (null: none) says no.
+template <class B, class T, class F>
+TEGULA_NOINLINE void fill_additive(Context<T, F>& c, const Block<typename F::Compute>& block) {
   using C = typename F::Compute;
   constexpr int kN = kLanes<C>;
-  if (block.few()) {
-    for (int r = 0; r < block.rows; ++r) {
-      for (int key = 0; key < kKeyTile; key += kN) {
-        store(c.w.additive + r * kKeyTile + key, additive_terms(c, block.slot + r, key));
-      }
-    }
-    return;
+  const AttentionArgs& a = c.a;
+  const int64_t bias_step = a.bias ? a.bias.step(0) : 0;
+  const int64_t dense_step = a.dense ? a.dense.step(0) : 0;
+  const B* bias = nullptr;
+  const uint8_t* dense = nullptr;
+  if (a.bias) bias = a.bias.at<B>(c.batch_offset(a.bias) + c.tile.begin * bias_step);
+  if (a.dense) {
+    dense = a.dense.at<uint8_t>(c.task.batch * a.dense.stride[0] + c.tile.begin * dense_step);
   }
+  Vec<Int<C>> hidden{};
+  const auto terms_of = [&](int64_t bias_row, int64_t dense_row, int key) {
+    const int64_t count = c.tile.count - key;
+    Vec<C> terms{};
+    if (bias != nullptr) terms = load_bias<C>(bias + bias_row + key * bias_step, bias_step, count);
+    if (dense != nullptr) {
+      terms = forbidden<C>(dense + dense_row + key * dense_step, dense_step, count)
+                  ? broadcast(-kInfinity<C>)
+                  : terms;
+    }
+    hidden |= terms == -kInfinity<C>;
+    return terms;
+  };
   const int width = block.width();
   for (int j = 0; j < block.vectors(); ++j) {
+    int64_t bias_rows[kN] = {}, dense_rows[kN] = {};
+    for (int i = 0; i < kN; ++i) {
+      const int64_t slot = block.slot + j * kN + i;
+      if (a.bias) bias_rows[i] = c.row_offset(a.bias, slot);
+      if (a.dense) dense_rows[i] = c.row_offset(a.dense, slot);
+    }
     for (int key = 0; key < c.tile.count; key += kN) {
-      Vec<C> terms[kN];
-      for (int i = 0; i < kN; ++i) {
-        terms[i] = additive_terms(c, block.slot + j * kN + i, key);
+      if (block.few()) {
+        for (int i = 0; i < kN && j * kN + i < block.rows; ++i) {
+          store(c.w.additive + (j * kN + i) * kKeyTile + key,
+                terms_of(bias_rows[i], dense_rows[i], key));
+        }
+        continue;
       }
+      Vec<C> terms[kN];
+      for (int i = 0; i < kN; ++i) terms[i] = terms_of(bias_rows[i], dense_rows[i], key);
       transpose<C>(terms);
       for (int i = 0; i < kN; ++i) store(c.w.additive + (key + i) * width + j * kN, terms[i]);
     }
+  }
+  c.tile.hides = any_lane(hidden);
+}
+
+template <class T, class F>
+TEGULA_INLINE void load_additive(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  switch (c.a.bias ? c.a.bias.dtype : DType::kFloat32) {
+    case DType::kFloat64: return fill_additive<double>(c, block);
+    case DType::kFloat16: return fill_additive<Half>(c, block);
+    case DType::kBFloat16: return fill_additive<BFloat16>(c, block);
+    default: return fill_additive<float>(c, block);
   }
 }
 
@@ -288,21 +293,32 @@ TEGULA_NOINLINE void score_mixed_columns(Context<T, F>& c,
   }
 }
 
-// Few rows: whole tile, one row after the other.
+// Few rows: the keys that some row sees, in whole vectors, tile-relative.
+template <class T, class F>
+TEGULA_INLINE KeyRange vectors_of(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  constexpr int kN = kLanes<typename F::Compute>;
+  static_assert(kN % kKeyQuad == 0 || kKeyQuad % kN == 0);
+  constexpr int kStep = kN > kKeyQuad ? kN : kKeyQuad;
+  const KeyRange range = c.tile.local(block.sight.some);
+  return {range.begin / kStep * kStep, (range.end + kStep - 1) / kStep * kStep};
+}
+
+// Few rows, one row after the other.
 template <class T, class F>
 TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Compute>& block) {
   using C = typename F::Compute;
   if (!c.tile.columns) c.pack_key_columns();
+  const KeyRange range = vectors_of(c, block);
   switch (block.rows) {
-    case 1: score_rows<1>(c, block); break;
-    case 2: score_rows<2>(c, block); break;
-    default: score_rows<4>(c, block);
+    case 1: score_rows<1>(c, block, range); break;
+    case 2: score_rows<2>(c, block, range); break;
+    default: score_rows<4>(c, block, range);
   }
   const bool modified = c.modified();
   for (int r = 0; r < block.rows; ++r) {
     Place<C> at = row_at(c, block.slot + r);
     Vec<C> best = broadcast(-kInfinity<C>);
-    for (int key = 0; key < kKeyTile; key += kLanes<C>) {
+    for (int key = range.begin; key < range.end; key += kLanes<C>) {
       C* scores = c.w.scores + r * kKeyTile + key;
       at.key = lane_numbers<Int<C>>() + static_cast<Int<C>>(c.tile.begin + key);
       Vec<C> score = load(scores);

@@ -95,23 +95,24 @@ TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Comp
   store(c.w.tile_sum + j * kN, sum);
 }
 
-// Few rows: weights[row][unit] and tile_sum of row r over the whole tile. The sum runs
-// over the keys one by one, as in a lane of weigh_column.
+// Few rows: weights[row][unit] and tile_sum of row r over keys `range`, whole vectors. The
+// sum runs over the keys one by one, as in a lane of weigh_column.
 template <bool kNatural, bool kDrop, class T, class F>
-TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute>& block, int r) {
+TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute>& block, int r,
+                               KeyRange range) {
   using C = typename F::Compute;
   constexpr int kN = kLanes<C>;
   C* scores = c.w.scores + r * kKeyTile;
   const Vec<C> shift = broadcast(c.w.shift[r]);
-  for (int key = 0; key < kKeyTile; key += kN) {
+  for (int key = range.begin; key < range.end; key += kN) {
     store(scores + key, weight_of<kNatural, F>(load(scores + key), shift, c.exponent));
   }
   C sum = 0;
-  for (int key = 0; key < kKeyTile; ++key) sum += scores[key];
+  for (int key = range.begin; key < range.end; ++key) sum += scores[key];
   c.w.tile_sum[r] = sum;
   if constexpr (kDrop) {
     const int64_t slot = block.slot + r;
-    for (int key = 0; key < kKeyTile; key += kKeyQuad) {
+    for (int key = range.begin; key < range.end; key += kKeyQuad) {
       const PhiloxWords words =
           philox(c.a.dropout.seed,
                  static_cast<uint64_t>(c.w.lead_high[slot]) << 32 | c.w.lead_low[slot],
@@ -122,13 +123,16 @@ TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute
       }
     }
   }
-  F::units_of(scores, c.w.weights + r * (kKeyTile / F::kUnitValues), kKeyTile);
+  F::units_of(scores + range.begin,
+              c.w.weights + (r * kKeyTile + range.begin) / F::kUnitValues,
+              range.end - range.begin);
 }
 
 template <bool kNatural, bool kDrop, class T, class F>
 TEGULA_INLINE void weigh(Context<T, F>& c, const Block<typename F::Compute>& block, bool whole) {
   if (block.few()) {
-    for (int r = 0; r < block.rows; ++r) weigh_row<kNatural, kDrop>(c, block, r);
+    const KeyRange range = vectors_of(c, block);
+    for (int r = 0; r < block.rows; ++r) weigh_row<kNatural, kDrop>(c, block, r, range);
     return;
   }
   for (int j = 0; j < block.vectors(); ++j) {

@@ -46,19 +46,20 @@ TEGULA_INLINE bool boundary_values_finite(Context<T, F>& c,
                                           const Block<typename F::Compute>& block) {
   const KeyRange some = units_of_keys<F>(c.tile.local(block.sight.some));
   KeyRange every = c.tile.local(block.sight.every);
-  if (c.additive || every.empty()) every = {kKeyTile, kKeyTile};
+  if (c.tile.hides || every.empty()) every = {kKeyTile, kKeyTile};
   // Units that lie wholly inside `every` are no boundary.
   const int inner_begin = (every.begin + F::kUnitValues - 1) / F::kUnitValues;
   const int inner_end = every.end / F::kUnitValues;
+  Vec<typename F::Unit> seen{};
   for (int unit = some.begin; unit < some.end; ++unit) {
     if (unit == inner_begin && inner_begin < inner_end) unit = inner_end;
     if (unit >= some.end) break;
     const auto* row = c.tile.values + unit * c.tile.value_stride;
     for (int64_t d = 0; d < c.w.value_stride; d += kLanes<typename F::Unit>) {
-      if (!Packing<F, T>::finite(load_unaligned(row + d))) return false;
+      seen = Packing<F, T>::probe(seen, load_unaligned(row + d));
     }
   }
-  return true;
+  return Packing<F, T>::clean(seen);
 }
 
 template <class T, class F>

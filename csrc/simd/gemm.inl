@@ -52,10 +52,9 @@ struct DotFormat {
         reinterpret_cast<__m512i>(kInterleave), reinterpret_cast<__m512i>(words)));
   }
   TEGULA_INLINE static void units_of(const float* numbers, uint32_t* units, int count) {
-    for (int i = 0; i < count; i += 32) {
-      const __m512bh words = _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(load(numbers + i + 16)),
-                                                 reinterpret_cast<__m512>(load(numbers + i)));
-      store(units + i / 2, reinterpret_cast<Vec<uint32_t>>(words));
+    for (int i = 0; i < count; i += 16) {
+      const __m256bh words = _mm512_cvtneps_pbh(reinterpret_cast<__m512>(load(numbers + i)));
+      __builtin_memcpy(units + i / 2, &words, sizeof words);
     }
   }
 };
