@@ -249,17 +249,21 @@ struct Context {
   }
 
   // The tile's keys that some row sees as columns [unit][kKeyTile], for blocks of few rows.
-  // There the memory decides: this tile's values and the next one's keys are sent for
-  // while the columns are made.
+  // There the memory decides: beyond the second cache, this tile's values and the next
+  // one's keys are sent for while the columns are made.
   TEGULA_NOINLINE void pack_key_columns() {
     tile.columns = true;
     const KeyRange range = tile.local(sight);
+    constexpr int64_t kSecondCache = int64_t{1} << 20;
+    const bool far = a.batch * a.key_heads * a.k_len * (a.dim + a.value_dim) *
+                         static_cast<int64_t>(sizeof(T)) > kSecondCache;
     for (int32_t key = range.begin / kLanes<C> * kLanes<C>; key < range.end; key += kLanes<C>) {
       const T* rows[kLanes<C>];
       for (int i = 0; i < kLanes<C>; ++i) {
         rows[i] = nullptr;
         if (key + i >= tile.count) continue;
         rows[i] = key_row(key + i);
+        if (!far) continue;
         prefetch_row(value_row(key + i), a.value_dim);
         if (tile.begin + key + i + kKeyTile < sight.end) {
           prefetch_row(key_row(key + i + kKeyTile), a.dim);

@@ -26,6 +26,8 @@ template <class F, class T>
 struct Packing {  // numbers, widened
   using Unit = typename F::Unit;
 
+  static constexpr bool kAsStored = sizeof(T) == sizeof(Unit);
+  TEGULA_INLINE static Vec<Unit> scaled(Vec<Unit> v, Unit scale) { return v * scale; }
   TEGULA_INLINE static Vec<Unit> row(const T* p, int64_t stride, int64_t count, Unit scale) {
     return load_strided<Unit>(p, stride, count) * scale;
   }
@@ -49,17 +51,20 @@ struct Packing<DotFormat, BFloat16> {  // pairs, as they are
 
   // Pairs along the row. Only the sign of the scale goes into q: its size would cost a
   // rounding, and is applied to the scores.
+  static constexpr bool kAsStored = true;
+  TEGULA_INLINE static Vec<Unit> scaled(Vec<Unit> v, float scale) {
+    return v ^ (scale < 0 ? 0x80008000u : 0u);
+  }
   TEGULA_INLINE static Vec<Unit> row(const BFloat16* p, int64_t stride, int64_t count,
                                      float scale) {
-    const Unit flip = scale < 0 ? 0x80008000u : 0u;
     if (stride == 1 && count >= 2 * kLanes<Unit>) {
-      return load_unaligned(reinterpret_cast<const Unit*>(p)) ^ flip;
+      return scaled(load_unaligned(reinterpret_cast<const Unit*>(p)), scale);
     }
     alignas(kVectorBytes) uint16_t lane[2 * kLanes<Unit>] = {};
     for (int64_t i = 0; i < 2 * kLanes<Unit> && i < count; ++i) lane[i] = p[i * stride].bits;
     Vec<Unit> pairs;
     __builtin_memcpy(&pairs, lane, sizeof pairs);
-    return pairs ^ flip;
+    return scaled(pairs, scale);
   }
   // Pairs across two keys: the first key's number in the low half.
   TEGULA_INLINE static Vec<Unit> keys(const BFloat16* p, int64_t stride, int64_t count,
@@ -89,26 +94,40 @@ struct Packing<DotFormat, BFloat16> {  // pairs, as they are
 // kLanes rows, given by their addresses (null: a row of zeros), become columns:
 // packed[u][lane] for u in [0, units), `packed` stepping `stride` from u to u + 1.
 template <class F, class T>
-TEGULA_INLINE void pack_columns(const T* const* rows, int64_t element_stride, int64_t dim,
-                                typename F::Compute scale, typename F::Unit* packed,
-                                int64_t stride) {
+TEGULA_NOINLINE void pack_columns(const T* const* rows, int64_t element_stride, int64_t dim,
+                                  typename F::Compute scale, typename F::Unit* packed,
+                                  int64_t stride) {
   using Unit = typename F::Unit;
   constexpr int kN = kLanes<Unit>;
+  constexpr int kValues = kN * F::kUnitValues;
   const int64_t units = (dim + F::kUnitValues - 1) / F::kUnitValues;
-  for (int64_t u = 0; u < units; u += kN) {
+  int64_t u = 0;
+  if constexpr (Packing<F, T>::kAsStored) {
+    bool whole = element_stride == 1;
+    for (int i = 0; i < kN; ++i) whole &= rows[i] != nullptr;
+    for (; whole && u + kN <= dim / F::kUnitValues; u += kN) {
+      Vec<Unit> block[kN];
+      load_transposed(reinterpret_cast<const Unit* const*>(rows), u, block);
+      TEGULA_UNROLL(16)
+      for (int i = 0; i < kN; ++i) {
+        store(packed + (u + i) * stride, Packing<F, T>::scaled(block[i], scale));
+      }
+    }
+  }
+  for (; u < units; u += kN) {
     const int64_t first = u * F::kUnitValues;
+    alignas(kVectorBytes) Unit lanes[kN][kN];
+    for (int i = 0; i < kN; ++i) {
+      store(lanes[i], rows[i] == nullptr
+                          ? Vec<Unit>{}
+                          : Packing<F, T>::row(rows[i] + first * element_stride, element_stride,
+                                               smaller(kValues, dim - first), scale));
+    }
     Vec<Unit> block[kN];
     TEGULA_UNROLL(16)
-    for (int i = 0; i < kN; ++i) {
-      block[i] = rows[i] == nullptr ? Vec<Unit>{}
-                                    : Packing<F, T>::row(rows[i] + first * element_stride,
-                                                         element_stride, dim - first, scale);
-    }
+    for (int i = 0; i < kN; ++i) block[i] = load(lanes[i]);
     transpose<Unit>(block);
-    TEGULA_UNROLL(16)
-    for (int i = 0; i < kN; ++i) {
-      if (u + i < units) store(packed + (u + i) * stride, block[i]);
-    }
+    for (int i = 0; i < kN && u + i < units; ++i) store(packed + (u + i) * stride, block[i]);
   }
 }
 

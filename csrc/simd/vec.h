@@ -206,6 +206,44 @@ TEGULA_INLINE void transpose(Vec<T>* rows) {
   transpose_steps<T, kLanes<T> / 2>(rows);
 }
 
+// The same, read from kLanes rows in memory: kLanes numbers of each.
+template <class T>
+TEGULA_INLINE void load_transposed(const T* const* rows, int64_t offset, Vec<T>* columns) {
+#if defined(TEGULA_ISA_AVX512)
+  if constexpr (sizeof(T) == 4) {
+    // Rows r, r + 4, r + 8, r + 12 share a vector, a quarter each, straight from the loads;
+    // then 4 x 4 blocks turn within the quarters.
+    const auto quarter = [&](int row, int first) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset + first));
+    };
+    TEGULA_UNROLL(4)
+    for (int first = 0; first < 16; first += 4) {
+      __m512i row[4];
+      TEGULA_UNROLL(4)
+      for (int r = 0; r < 4; ++r) {
+        row[r] = _mm512_zextsi128_si512(quarter(r, first));
+        row[r] = _mm512_mask_broadcast_i32x4(row[r], 0x00F0, quarter(r + 4, first));
+        row[r] = _mm512_mask_broadcast_i32x4(row[r], 0x0F00, quarter(r + 8, first));
+        row[r] = _mm512_mask_broadcast_i32x4(row[r], 0xF000, quarter(r + 12, first));
+      }
+      const __m512i low01 = _mm512_unpacklo_epi32(row[0], row[1]);
+      const __m512i high01 = _mm512_unpackhi_epi32(row[0], row[1]);
+      const __m512i low23 = _mm512_unpacklo_epi32(row[2], row[3]);
+      const __m512i high23 = _mm512_unpackhi_epi32(row[2], row[3]);
+      // Lane 4 q + r of column c comes from row r of quarter q, which is row r + 4 q.
+      columns[first + 0] = reinterpret_cast<Vec<T>>(_mm512_unpacklo_epi64(low01, low23));
+      columns[first + 1] = reinterpret_cast<Vec<T>>(_mm512_unpackhi_epi64(low01, low23));
+      columns[first + 2] = reinterpret_cast<Vec<T>>(_mm512_unpacklo_epi64(high01, high23));
+      columns[first + 3] = reinterpret_cast<Vec<T>>(_mm512_unpackhi_epi64(high01, high23));
+    }
+    return;
+  }
+#endif
+  TEGULA_UNROLL(16)
+  for (int i = 0; i < kLanes<T>; ++i) columns[i] = load_unaligned(rows[i] + offset);
+  transpose<T>(columns);
+}
+
 // ---- 16-bit floats ----
 
 // A vector's worth of 16-bit numbers that widen to kLanes<float> floats.
