@@ -18,9 +18,9 @@ constexpr int64_t kTaskBlocks = 8;
 constexpr int64_t kSharedQueries = 32;
 
 struct Plan {
-  int64_t heads;      // of a unit
-  int64_t units;      // batch * heads / unit heads
-  int64_t rows;       // of a unit
+  int64_t heads;  // of a unit
+  int64_t units;  // batch * heads / unit heads
+  int64_t rows;   // of a unit
   int64_t task_rows;
   int64_t row_tasks;  // of a unit
   int64_t chunks;     // key chunks
@@ -69,8 +69,7 @@ double work_of(const AttentionArgs& a) {
   constexpr int64_t kFew = 8;
   const int64_t group = a.key_heads > 0 ? a.heads / a.key_heads : 1;
   const int64_t rows = std::max(kFew, group * a.q_len) * a.key_heads;
-  return keys * static_cast<double>(a.batch * rows) *
-         static_cast<double>(a.dim + a.value_dim + 8);
+  return keys * static_cast<double>(a.batch * rows) * static_cast<double>(a.dim + a.value_dim + 8);
 }
 
 AttentionTask task_of(const Plan& plan, const AttentionArgs& a, int64_t index) {
@@ -105,9 +104,8 @@ void attention_forward(const AttentionArgs& a, int threads) {
     });
   };
   if (!plan.split) {
-    run(tasks, [&](int64_t index, void* scratch) {
-      kernel.forward(a, task_of(plan, a, index), scratch);
-    });
+    run(tasks,
+        [&](int64_t index, void* scratch) { kernel.forward(a, task_of(plan, a, index), scratch); });
   } else {
     const size_t partial_bytes = kernel.partial_bytes(a, plan.task_rows);
     Arena partials;
@@ -121,14 +119,13 @@ void attention_forward(const AttentionArgs& a, int threads) {
     });
     run(tasks, [&](int64_t index, void* scratch) {
       kernel.finish(a, task_of(plan, a, index),
-                    base + partial_bytes * static_cast<size_t>(index * plan.chunks),
-                    partial_bytes, plan.chunks, scratch);
+                    base + partial_bytes * static_cast<size_t>(index * plan.chunks), partial_bytes,
+                    plan.chunks, scratch);
     });
   }
   if (a.weights) {
-    run(tasks, [&](int64_t index, void* scratch) {
-      kernel.weights(a, task_of(plan, a, index), scratch);
-    });
+    run(tasks,
+        [&](int64_t index, void* scratch) { kernel.weights(a, task_of(plan, a, index), scratch); });
   }
 }
 

@@ -40,12 +40,12 @@ struct Context {
   Tile<F> tile;
   const T *key_base, *value_base;  // of the key/value head
 
-  bool additive;       // a bias or a dense mask
-  bool natural;        // scores are in natural units: softcap, ALiBi or a bias
-  C query_scale;       // goes into q
-  C score_scale;       // goes into the scores, with log2(e) unless natural
-  C exponent;          // score * exponent is the exponent of 2
-  double to_natural;   // score * to_natural is the natural logarithm
+  bool additive;      // a bias or a dense mask
+  bool natural;       // scores are in natural units: softcap, ALiBi or a bias
+  C query_scale;      // goes into q
+  C score_scale;      // goes into the scores, with log2(e) unless natural
+  C exponent;         // score * exponent is the exponent of 2
+  double to_natural;  // score * to_natural is the natural logarithm
 
   TEGULA_INLINE Context(const AttentionArgs& args, const AttentionTask& t, void* scratch)
       : a(args), task(t), w(args, t.row_end - t.row_begin, scratch) {
@@ -255,8 +255,9 @@ struct Context {
     tile.columns = true;
     const KeyRange range = tile.local(sight);
     constexpr int64_t kSecondCache = int64_t{1} << 20;
-    const bool far = a.batch * a.key_heads * a.k_len * (a.dim + a.value_dim) *
-                         static_cast<int64_t>(sizeof(T)) > kSecondCache;
+    const bool far =
+        a.batch * a.key_heads * a.k_len * (a.dim + a.value_dim) * static_cast<int64_t>(sizeof(T)) >
+        kSecondCache;
     for (int32_t key = range.begin / kLanes<C> * kLanes<C>; key < range.end; key += kLanes<C>) {
       const T* rows[kLanes<C>];
       for (int i = 0; i < kLanes<C>; ++i) {

@@ -62,15 +62,13 @@ TEGULA_NOINLINE void fold_chunk(Context<T, F>& c) {
     store(old_scale, exp2<C>((before - point) * c.exponent));
     store(new_scale, exp2<C>((here - point) * c.exponent));
     store(c.w.all_best + row, best);
-    store(c.w.all_total + row,
-          opaque(load(c.w.all_total + row) * load(old_scale)) +
-              opaque(load(c.w.total + row) * load(new_scale)));
+    store(c.w.all_total + row, opaque(load(c.w.all_total + row) * load(old_scale)) +
+                                   opaque(load(c.w.total + row) * load(new_scale)));
     for (int i = 0; i < kLanes<C>; ++i) {
       const int64_t at = (row + i) * c.w.value_stride;
       for (int64_t d = 0; d < c.w.value_stride; d += kLanes<C>) {
-        store(c.w.all_sum + at + d,
-              opaque(load(c.w.all_sum + at + d) * old_scale[i]) +
-                  opaque(load(c.w.sum + at + d) * new_scale[i]));
+        store(c.w.all_sum + at + d, opaque(load(c.w.all_sum + at + d) * old_scale[i]) +
+                                        opaque(load(c.w.sum + at + d) * new_scale[i]));
       }
     }
   }
@@ -87,8 +85,7 @@ TEGULA_INLINE void start_fold(Context<T, F>& c) {
 // Divides by the totals, sinks included, and writes out and lse.
 template <class T, class F>
 TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* best,
-                                const typename F::Compute* total,
-                                const typename F::Compute* sum) {
+                                const typename F::Compute* total, const typename F::Compute* sum) {
   using C = typename F::Compute;
   const AttentionArgs& a = c.a;
   const C keep_scale = static_cast<C>(a.dropout.scale);
@@ -171,8 +168,8 @@ void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, v
 }
 
 template <class T, class F>
-void attention_finish_task(const AttentionArgs& a, const AttentionTask& task,
-                           const char* partials, size_t step, int64_t count, void* scratch) {
+void attention_finish_task(const AttentionArgs& a, const AttentionTask& task, const char* partials,
+                           size_t step, int64_t count, void* scratch) {
   using C = typename F::Compute;
   Context<T, F> c(a, task, scratch);
   start_fold(c);

@@ -62,8 +62,8 @@ struct Block {
   int64_t slot;  // of the first row in the per-row arrays: a multiple of kLanes<C>
   int rows;
   Sight sight;
-  Sight lanes[kBlockVectors];                   // of each vector of rows
-  KeyRange groups[kBlockRows<C> / kGroup<C>];   // what some row of a group sees
+  Sight lanes[kBlockVectors];                  // of each vector of rows
+  KeyRange groups[kBlockRows<C> / kGroup<C>];  // what some row of a group sees
 
   TEGULA_INLINE bool few() const { return rows <= kFewRows; }
   TEGULA_INLINE int vectors() const { return (rows + kLanes<C> - 1) / kLanes<C>; }
@@ -85,13 +85,13 @@ struct Workspace {
 
   Block<C>* blocks;
   // Per row.
-  Unit* queries;                       // see pack_queries
-  C *best, *total, *sum;               // of the chunk: maximum, sum of weights, of values
-  C *all_best, *all_total, *all_sum;   // of the chunks before
-  Int<C>*lo, *hi;                      // what it sees
-  Int<C>*head, *query;                 // where it stands
-  UInt<C>*lead_low, *lead_high;        // for dropout: words of batch * H + head
-  C* slope;                            // ALiBi
+  Unit* queries;                              // see pack_queries
+  C *best, *total, *sum;                      // of the chunk: maximum, sum of weights, of values
+  C *all_best, *all_total, *all_sum;          // of the chunks before
+  Int<C>*lo, *hi;                             // what it sees
+  Int<C>*head, *query;                        // where it stands
+  UInt<C>*lead_low, *lead_high;               // for dropout: words of batch * H + head
+  C* slope;                                   // ALiBi
   C *tile_best, *tile_sum, *shift, *rescale;  // of the block in work
   // Per tile.
   C *scores, *additive;
@@ -109,8 +109,7 @@ struct Workspace {
     units = (a.dim + F::kUnitValues - 1) / F::kUnitValues;
     packed_units = round_up(units, kLanes<Unit>);
     value_stride = round_up(a.value_dim, kLanes<C>);
-    const int64_t block_limit =
-        task_rows / smaller(kCutRows<C>, kBlockRows<C>) + 2;
+    const int64_t block_limit = task_rows / smaller(kCutRows<C>, kBlockRows<C>) + 2;
     rows = round_up(task_rows, kLanes<C>) + block_limit * kLanes<C>;
 
     blocks = take<Block<C>>(block_limit);

@@ -212,8 +212,8 @@ TEGULA_INLINE Vec<C> visible_or(Vec<C> score, const Place<C>& at) {
 // Options, masks and maxima of keys `range` (tile-relative) in row vector j; inside
 // `clear` every row sees every key.
 template <class T, class F>
-TEGULA_NOINLINE void finish_column(Context<T, F>& c, const Block<typename F::Compute>& block,
-                                   int j, KeyRange range, KeyRange clear) {
+TEGULA_NOINLINE void finish_column(Context<T, F>& c, const Block<typename F::Compute>& block, int j,
+                                   KeyRange range, KeyRange clear) {
   using C = typename F::Compute;
   constexpr int kN = kLanes<C>;
   const int width = block.width();
@@ -249,8 +249,7 @@ TEGULA_NOINLINE void finish_column(Context<T, F>& c, const Block<typename F::Com
 
 // Keys of row vector j that take part, rounded to quads, tile-relative.
 template <class T, class F>
-TEGULA_INLINE KeyRange quads_of(Context<T, F>& c, const Block<typename F::Compute>& block,
-                                int j) {
+TEGULA_INLINE KeyRange quads_of(Context<T, F>& c, const Block<typename F::Compute>& block, int j) {
   const KeyRange range = c.tile.local(block.lanes[j].some);
   if (range.empty()) return {0, 0};
   return {range.begin / kKeyQuad * kKeyQuad, (range.end + kKeyQuad - 1) / kKeyQuad * kKeyQuad};
@@ -288,8 +287,7 @@ TEGULA_NOINLINE void score_mixed_columns(Context<T, F>& c,
   if (run_count > 0) score_range(c, block, run_first, run_count, run_begin, end, unused);
   for (int j = 0; j < block.vectors(); ++j) {
     if (ranges[j].empty()) continue;
-    finish_column(c, block, j, ranges[j],
-                  intersect(c.tile.local(block.lanes[j].every), ranges[j]));
+    finish_column(c, block, j, ranges[j], intersect(c.tile.local(block.lanes[j].every), ranges[j]));
   }
 }
 
@@ -348,8 +346,7 @@ TEGULA_INLINE bool score_block(Context<T, F>& c, const Block<typename F::Compute
     return false;
   }
   const KeyRange every = c.tile.local(block.sight.every);
-  if (c.modified() || every.begin > 0 || every.end < c.tile.count ||
-      c.tile.count % kKeyQuad != 0) {
+  if (c.modified() || every.begin > 0 || every.end < c.tile.count || c.tile.count % kKeyQuad != 0) {
     score_mixed_columns(c, block);
     return false;
   }

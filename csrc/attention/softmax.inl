@@ -59,8 +59,8 @@ TEGULA_INLINE Vec<C> weight_of(Vec<C> score, Vec<C> shift, C exponent) {
 // Many rows: weights[unit][row] and tile_sum of row vector j over keys `range`, whole
 // quads.
 template <bool kNatural, bool kDrop, class T, class F>
-TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Compute>& block,
-                                  int j, KeyRange range) {
+TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Compute>& block, int j,
+                                  KeyRange range) {
   using C = typename F::Compute;
   constexpr int kN = kLanes<C>;
   const int width = block.width();
@@ -78,10 +78,9 @@ TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Comp
     }
     if constexpr (kDrop) {
       const int64_t slot = block.slot + j * kN;
-      Vec<UInt<C>> words[4] = {
-          broadcast(static_cast<UInt<C>>((c.tile.begin + key) / kKeyQuad)),
-          bits_as<UInt<C>>(load(c.w.query + slot)), load(c.w.lead_low + slot),
-          load(c.w.lead_high + slot)};
+      Vec<UInt<C>> words[4] = {broadcast(static_cast<UInt<C>>((c.tile.begin + key) / kKeyQuad)),
+                               bits_as<UInt<C>>(load(c.w.query + slot)), load(c.w.lead_low + slot),
+                               load(c.w.lead_high + slot)};
       philox_lanes<UInt<C>>(c.a.dropout.seed, words);
       for (int t = 0; t < kKeyQuad; ++t) {
         weight[t] = words[t] >= UInt<C>(c.a.dropout.threshold) ? weight[t] : Vec<C>{};
@@ -113,18 +112,16 @@ TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute
   if constexpr (kDrop) {
     const int64_t slot = block.slot + r;
     for (int key = range.begin; key < range.end; key += kKeyQuad) {
-      const PhiloxWords words =
-          philox(c.a.dropout.seed,
-                 static_cast<uint64_t>(c.w.lead_high[slot]) << 32 | c.w.lead_low[slot],
-                 static_cast<uint32_t>(c.w.query[slot]),
-                 static_cast<uint32_t>((c.tile.begin + key) / kKeyQuad));
+      const PhiloxWords words = philox(
+          c.a.dropout.seed, static_cast<uint64_t>(c.w.lead_high[slot]) << 32 | c.w.lead_low[slot],
+          static_cast<uint32_t>(c.w.query[slot]),
+          static_cast<uint32_t>((c.tile.begin + key) / kKeyQuad));
       for (int t = 0; t < kKeyQuad; ++t) {
         if (words.word[t] < c.a.dropout.threshold) scores[key + t] = 0;
       }
     }
   }
-  F::units_of(scores + range.begin,
-              c.w.weights + (r * kKeyTile + range.begin) / F::kUnitValues,
+  F::units_of(scores + range.begin, c.w.weights + (r * kKeyTile + range.begin) / F::kUnitValues,
               range.end - range.begin);
 }
 

@@ -91,8 +91,8 @@ TEGULA_NOINLINE void add_values_carefully(Context<T, F>& c,
       }
       for (int64_t d = 0; d < c.w.value_stride; d += kLanes<typename F::Unit>) {
         store(c.w.clean_values + unit * c.w.value_stride + d,
-              Packing<F, T>::without(
-                  load_unaligned(c.tile.values + unit * c.tile.value_stride + d), keep));
+              Packing<F, T>::without(load_unaligned(c.tile.values + unit * c.tile.value_stride + d),
+                                     keep));
       }
     }
     add_value_rows<1>(c, block, row, range, c.w.clean_values, c.w.value_stride);

@@ -1,5 +1,6 @@
 // The softmax weights themselves, for those who ask: weights = exp(score - point) * factor,
-// with the scores and norms of the forward pass. Costs q k^T once more and Lq x Lk numbers of output.
+// with the scores and norms of the forward pass. Costs q k^T once more and Lq x Lk numbers of
+// output.
 #pragma once
 
 #include "forward_kernel.inl"
@@ -37,8 +38,7 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
         T* out = out_base + c.row_offset(a.weights, slot) + begin * step;
         for (int key = 0; key < c.tile.count; ++key) {
           if (!sees(c, block, r, key)) continue;
-          const C score =
-              c.w.scores[block.few() ? r * kKeyTile + key : key * block.width() + r];
+          const C score = c.w.scores[block.few() ? r * kKeyTile + key : key * block.width() + r];
           const Vec<C> weight = exp2<C>(broadcast((score - point) * c.exponent));
           store_one<C>(out + key * step, weight[0] * norms[1]);
         }

@@ -35,19 +35,15 @@ TEGULA_INLINE constexpr int64_t item_size(DType type) {
   switch (type) {
     case DType::kFloat64:
     case DType::kInt64:
-    case DType::kUInt64:
-      return 8;
+    case DType::kUInt64: return 8;
     case DType::kFloat32:
     case DType::kInt32:
-    case DType::kUInt32:
-      return 4;
+    case DType::kUInt32: return 4;
     case DType::kFloat16:
     case DType::kBFloat16:
     case DType::kInt16:
-    case DType::kUInt16:
-      return 2;
-    default:
-      return 1;
+    case DType::kUInt16: return 2;
+    default: return 1;
   }
 }
 

@@ -43,8 +43,8 @@ struct Job {
   void* context;
   int64_t size;
   std::atomic<int64_t> next{0};
-  std::atomic<int> seats{0};    // workers that may still enter
-  std::atomic<int> inside{0};   // workers that have entered and not left
+  std::atomic<int> seats{0};   // workers that may still enter
+  std::atomic<int> inside{0};  // workers that have entered and not left
   std::atomic<bool> failed{false};
   std::exception_ptr error{};
 

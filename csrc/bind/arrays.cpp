@@ -24,12 +24,8 @@ bool find_dtype(const py::dtype& dtype, DType& found) {
         case 2: found = is_bfloat16(dtype) ? DType::kBFloat16 : DType::kFloat16; return true;
       }
       return false;
-    case 'V':
-      found = DType::kBFloat16;
-      return is_bfloat16(dtype);
-    case 'b':
-      found = DType::kBool;
-      return dtype.itemsize() == 1;
+    case 'V': found = DType::kBFloat16; return is_bfloat16(dtype);
+    case 'b': found = DType::kBool; return dtype.itemsize() == 1;
     case 'i':
     case 'u': {
       const bool is_signed = dtype.kind() == 'i';

@@ -54,8 +54,8 @@ struct Inputs {
     dtype = given_q.dtype;
     rank = given_q.rank;
     if (!is_float(dtype)) {
-      throw TypeError(message("q must be float64, float32, float16 or bfloat16, got ",
-                              tegula::name_of(dtype)));
+      throw TypeError(
+          message("q must be float64, float32, float16 or bfloat16, got ", tegula::name_of(dtype)));
     }
     for (const auto& [view, name] : {std::pair{&given_k, "k"}, std::pair{&given_v, "v"}}) {
       if (view->dtype != dtype) {
@@ -177,8 +177,8 @@ py::tuple attention_sizes(py::handle q, py::handle k, py::handle v, const std::s
 py::object attention(py::handle q, py::handle k, py::handle v, py::handle out, py::handle lo,
                      py::handle hi, py::handle dense, py::handle bias, py::handle alibi,
                      py::handle sinks, std::optional<double> scale, double softcap,
-                     double dropout_p, uint64_t seed, const std::string& layout,
-                     bool return_lse, bool return_weights, int threads) {
+                     double dropout_p, uint64_t seed, const std::string& layout, bool return_lse,
+                     bool return_weights, int threads) {
   Arrays arrays;
   const Inputs in(arrays, q, k, v, layout);
   AttentionArgs a;
@@ -186,8 +186,7 @@ py::object attention(py::handle q, py::handle k, py::handle v, py::handle out, p
   a.batch = in.batch(), a.heads = in.q.size(2), a.key_heads = in.k.size(2);
   a.q_len = in.q.size(1), a.k_len = in.k.size(1);
   a.dim = in.q.size(0), a.value_dim = in.v.size(0);
-  a.scale = scale ? *scale
-                  : a.dim > 0 ? 1.0 / std::sqrt(static_cast<double>(a.dim)) : 1.0;
+  a.scale = scale ? *scale : a.dim > 0 ? 1.0 / std::sqrt(static_cast<double>(a.dim)) : 1.0;
   a.softcap = softcap;
   a.dropout = make_dropout(dropout_p, seed);
   if (!lo.is_none()) {
@@ -264,8 +263,8 @@ void bind_attention(py::module_& module) {
   module.def("attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"),
              py::arg("lo"), py::arg("hi"), py::arg("dense"), py::arg("bias"), py::arg("alibi"),
              py::arg("sinks"), py::arg("scale"), py::arg("softcap"), py::arg("dropout_p"),
-             py::arg("seed"), py::arg("layout"), py::arg("return_lse"),
-             py::arg("return_weights"), py::arg("threads"));
+             py::arg("seed"), py::arg("layout"), py::arg("return_lse"), py::arg("return_weights"),
+             py::arg("threads"));
 }
 
 }  // namespace tegula

@@ -26,8 +26,9 @@ void translate(std::exception_ptr error) {
 
 PYBIND11_MODULE(_core, module) {
   using namespace tegula;
-  py::register_local_exception_translator(
-      [](std::exception_ptr error) { if (error) translate(error); });
+  py::register_local_exception_translator([](std::exception_ptr error) {
+    if (error) translate(error);
+  });
 
   module.attr("compiler") = __VERSION__;
   module.def("isa_name", [] { return kernels().name; });

@@ -102,8 +102,8 @@ const KernelTable* find(const std::string& name, const char* source) {
   for (const Level& level : kLevels) {
     if (name != level.table->name) continue;
     if (level.supported()) return level.table;
-    throw ValueError(message(source, ": this processor does not support '", name,
-                             "'; it supports ", joined(available_isas())));
+    throw ValueError(message(source, ": this processor does not support '", name, "'; it supports ",
+                             joined(available_isas())));
   }
   throw ValueError(message(source, ": unknown instruction set '", name, "'; expected one of ",
                            joined(compiled_isas())));
@@ -117,9 +117,8 @@ const KernelTable& kernels() {
   const KernelTable* table = active.load(std::memory_order_acquire);
   if (table == nullptr) {
     const char* pinned = std::getenv("TEGULA_ISA");
-    table = pinned != nullptr && *pinned != '\0'
-                ? find(pinned, "TEGULA_ISA")
-                : find(available_isas().back(), "instruction set");
+    table = pinned != nullptr && *pinned != '\0' ? find(pinned, "TEGULA_ISA")
+                                                 : find(available_isas().back(), "instruction set");
     active.store(table, std::memory_order_release);
   }
   return *table;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "../attention/attention.h"
-#include "../mask/mask.h"
 #include "../embedding/embedding.h"
+#include "../mask/mask.h"
 #include "../positional_encoding/positional_encoding.h"
 
 namespace tegula {

@@ -45,9 +45,8 @@ struct DotFormat {
     typedef uint16_t Words __attribute__((vector_size(64)));
     const Words words = reinterpret_cast<Words>(
         _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(v[1]), reinterpret_cast<__m512>(v[0])));
-    constexpr Words kInterleave = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                   21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                   11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    constexpr Words kInterleave = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                   8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     return reinterpret_cast<Vec<uint32_t>>(_mm512_permutexvar_epi16(
         reinterpret_cast<__m512i>(kInterleave), reinterpret_cast<__m512i>(words)));
   }
@@ -77,9 +76,9 @@ TEGULA_INLINE Vec<Unit> broadcast_from(const char* p) {
 // largest of itself and the column's results.
 template <class F, int kRows, int kVectors>
 TEGULA_NOINLINE void score_tile(const char* __restrict rows, int64_t row_bytes, int64_t units,
-                              const typename F::Unit* __restrict columns, int64_t column_stride,
-                              typename F::Compute* __restrict out, int64_t out_stride,
-                              Vec<typename F::Compute>* best) {
+                                const typename F::Unit* __restrict columns, int64_t column_stride,
+                                typename F::Compute* __restrict out, int64_t out_stride,
+                                Vec<typename F::Compute>* best) {
   using C = typename F::Compute;
   using Unit = typename F::Unit;
   Vec<C> sum[kRows][kVectors];
@@ -95,8 +94,8 @@ TEGULA_NOINLINE void score_tile(const char* __restrict rows, int64_t row_bytes, 
     }
     TEGULA_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
-      const Vec<Unit> row = broadcast_from<Unit>(
-          rows + r * row_bytes + u * static_cast<int64_t>(sizeof(Unit)));
+      const Vec<Unit> row =
+          broadcast_from<Unit>(rows + r * row_bytes + u * static_cast<int64_t>(sizeof(Unit)));
       TEGULA_UNROLL(4)
       for (int j = 0; j < kVectors; ++j) sum[r][j] = F::multiply_add(sum[r][j], row, column[j]);
     }
@@ -116,10 +115,10 @@ TEGULA_NOINLINE void score_tile(const char* __restrict rows, int64_t row_bytes, 
 // and by row_step from row to row.
 template <class F, int kRows, int kVectors>
 TEGULA_NOINLINE void value_tile(const typename F::Unit* __restrict weights, int64_t weight_step,
-                              int64_t row_step, const typename F::Unit* __restrict values,
-                              int64_t value_stride, int64_t units,
-                              typename F::Compute* __restrict out, int64_t out_stride,
-                              const typename F::Compute* __restrict scale) {
+                                int64_t row_step, const typename F::Unit* __restrict values,
+                                int64_t value_stride, int64_t units,
+                                typename F::Compute* __restrict out, int64_t out_stride,
+                                const typename F::Compute* __restrict scale) {
   using C = typename F::Compute;
   using Unit = typename F::Unit;
   Vec<C> sum[kRows][kVectors];

@@ -176,8 +176,8 @@ template <class T, int kStep, size_t... kLane>
 TEGULA_INLINE void exchange_halves(Vec<T>& upper, Vec<T>& lower, Indices<kLane...>) {
   constexpr int kN = sizeof...(kLane);
 #if defined(__clang__)
-  const Vec<T> first = __builtin_shufflevector(
-      upper, lower, (kLane & kStep ? kN + kLane - kStep : kLane)...);
+  const Vec<T> first =
+      __builtin_shufflevector(upper, lower, (kLane & kStep ? kN + kLane - kStep : kLane)...);
   lower = __builtin_shufflevector(upper, lower, (kLane & kStep ? kN + kLane : kLane + kStep)...);
 #else
   using Selector = Vec<Int<T>>;
@@ -306,11 +306,9 @@ TEGULA_INLINE Bits16 narrow(const Half*, Vec<float> v) {
   const Vec<uint32_t> sign = (bits >> 16) & 0x8000u;
   const Vec<uint32_t> magnitude = bits & 0x7FFFFFFFu;
   // Normal results: rebias and round the 13 bits that fall off.
-  const Vec<uint32_t> normal =
-      (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
+  const Vec<uint32_t> normal = (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
   // Subnormal results: adding 0.5 lets the float adder round at 2^-24.
-  const Vec<uint32_t> subnormal =
-      bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - 0x3F000000u;
+  const Vec<uint32_t> subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - 0x3F000000u;
   const auto select = [](auto condition, Vec<uint32_t> yes, Vec<uint32_t> no) {
     const Vec<uint32_t> mask = bits_as<uint32_t>(condition);
     return (yes & mask) | (no & ~mask);

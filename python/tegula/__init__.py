@@ -1,7 +1,7 @@
 """tegula: the Transformer's input layer and attention as native kernels."""
 
-from ._version import __version__
 from . import masks
+from ._version import __version__
 from .attention import attention, merge_attention
 from .dropout import dropout_mask
 from .embedding import embedding

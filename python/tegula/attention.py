@@ -168,16 +168,12 @@ def check_bias_kind(bias: Any) -> None:
     """TypeError unless `bias` is an array of floats."""
     if not isinstance(bias, np.ndarray):
         kind = type(bias)
-        raise TypeError(
-            f"bias must be a NumPy array of floats, got {kind.__module__}.{kind.__qualname__}"
-        )
+        raise TypeError(f"bias must be a NumPy array of floats, got {kind.__module__}.{kind.__qualname__}")
     if bias.dtype.kind == "b":
         raise TypeError("bias must be a float array, got bool; a bool array belongs in mask=")
 
 
-def broadcast_bias(
-    bias: np.ndarray, lead: tuple[int, ...], rows: tuple[int, int, int]
-) -> np.ndarray:
+def broadcast_bias(bias: np.ndarray, lead: tuple[int, ...], rows: tuple[int, int, int]) -> np.ndarray:
     """A view of `bias` of shape lead + (H, Lq, Lk). Four axes are also (B, H, Lq, Lk)."""
     shape = (*lead, *rows)
     try:
@@ -191,18 +187,14 @@ def broadcast_bias(
                 return np.broadcast_to(bias.reshape(*lead, *bias.shape[1:]), shape)
             except ValueError:
                 pass
-        raise ValueError(
-            f"bias has shape {bias.shape}, which does not broadcast to {shape}"
-        ) from None
+        raise ValueError(f"bias has shape {bias.shape}, which does not broadcast to {shape}") from None
 
 
 def per_head(values: Any, name: str) -> np.ndarray:
     """`values` as a float64 array; the binding checks that there is one a head."""
     if not isinstance(values, (np.ndarray, list, tuple)):
         kind = type(values)
-        raise TypeError(
-            f"{name} must be an array of floats, got {kind.__module__}.{kind.__qualname__}"
-        )
+        raise TypeError(f"{name} must be an array of floats, got {kind.__module__}.{kind.__qualname__}")
     array = np.asarray(values)
     if array.dtype.kind in "bOSUcmM" or (array.dtype.kind == "V" and array.dtype.names):
         raise TypeError(f"{name} must be an array of floats, got dtype {array.dtype}")
@@ -246,9 +238,7 @@ def merge_attention(
     for name, array in named.items():
         if not isinstance(array, np.ndarray):
             kind = type(array)
-            raise TypeError(
-                f"{name} must be a NumPy array, got {kind.__module__}.{kind.__qualname__}"
-            )
+            raise TypeError(f"{name} must be a NumPy array, got {kind.__module__}.{kind.__qualname__}")
     if out1.dtype != out2.dtype:
         raise TypeError(f"out2 has dtype {out2.dtype} but out1 has dtype {out1.dtype}")
     compute = np.dtype(np.float64 if out1.dtype == np.float64 else np.float32)
@@ -259,9 +249,7 @@ def merge_attention(
         raise ValueError(f"out2 has shape {out2.shape} but out1 has shape {out1.shape}")
     for name in ("lse1", "lse2"):
         if named[name].shape != out1.shape[:-1]:
-            raise ValueError(
-                f"{name} must have shape {out1.shape[:-1]}, got {named[name].shape}"
-            )
+            raise ValueError(f"{name} must have shape {out1.shape[:-1]}, got {named[name].shape}")
     peak = np.maximum(lse1, lse2)
     point = np.where(peak == -np.inf, 0, peak).astype(compute)
     weight1, weight2 = np.exp(lse1 - point), np.exp(lse2 - point)

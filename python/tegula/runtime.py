@@ -67,6 +67,15 @@ def set_isa(name: str) -> None:
     ------
     ValueError
         When the name is unknown, or this processor does not have it.
+
+    Examples
+    --------
+    >>> import tegula as tg
+    >>> best = tg.config()["isa"]["active"]
+    >>> tg.set_isa("scalar")
+    >>> tg.config()["isa"]["active"]
+    'scalar'
+    >>> tg.set_isa(best)
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a str, got {type(name).__name__}")

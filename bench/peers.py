@@ -1,0 +1,179 @@
+"""Other libraries that do the same jobs, on the same arrays.
+
+A peer is a class with a method per job it can do; each returns contenders, the one to compare with
+first. A job that a peer has no method for is simply not compared. Add a class, and its name to
+`KNOWN`, to bring in another library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from job import Contender
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """q (B, H, Lq, D), k (B, G, Lk, D), v (B, G, Lk, Dv), and what a query may see."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    work: float
+    causal: bool = False
+    visible: np.ndarray | None = None  # bool, broadcastable to (B, H, Lq, Lk)
+
+
+@dataclass(frozen=True)
+class EmbeddingProblem:
+    """weight[ids] * scale + table, into `out`; ids (B, L) int64, weight (V, D), table (L, D)."""
+
+    ids: np.ndarray
+    weight: np.ndarray
+    table: np.ndarray
+    scale: float
+    out: np.ndarray
+    work: float
+
+
+class Peer:
+    """A library that does none of the jobs; peers override what they can do."""
+
+    name = ""
+    version = ""
+
+    def set_threads(self, threads: int) -> None:
+        """Use this many threads from now on."""
+
+    def attention(self, problem: AttentionProblem) -> list[Contender]:
+        return []
+
+    def embedding(self, problem: EmbeddingProblem) -> list[Contender]:
+        return []
+
+    def causal_mask(self, length: int, window: int | None, work: float) -> list[Contender]:
+        return []
+
+    def positions(self, length: int, dim: int, work: float) -> list[Contender]:
+        return []
+
+
+class Torch(Peer):
+    """PyTorch on the CPU."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch: Any = torch
+        self.version = str(torch.__version__)
+        torch.set_grad_enabled(False)
+
+    def set_threads(self, threads: int) -> None:
+        self.torch.set_num_threads(threads)
+
+    def tensor(self, array: np.ndarray) -> Any:
+        """The same memory as a tensor."""
+        if array.dtype.name == "bfloat16":  # torch does not know the NumPy extension type
+            return self.torch.from_numpy(array.view(np.int16)).view(self.torch.bfloat16)
+        return self.torch.from_numpy(array)
+
+    def read(self, tensor: Any) -> np.ndarray:
+        if tensor.dtype == self.torch.bfloat16:
+            tensor = tensor.float()
+        array: np.ndarray = tensor.numpy()
+        return array
+
+    def contender(self, label: str, call: Callable[[], Any], work: float) -> Contender:
+        return Contender(f"{self.name} {label}".strip(), self.name, call, self.read, work)
+
+    def attention(self, problem: AttentionProblem) -> list[Contender]:
+        sdpa = self.torch.nn.functional.scaled_dot_product_attention
+        q, k, v = (self.tensor(a) for a in (problem.q, problem.k, problem.v))
+        heads, groups = q.shape[1], k.shape[1]
+        options: dict[str, Any] = {}
+        if problem.causal:
+            options["is_causal"] = True
+        if problem.visible is not None:
+            options["attn_mask"] = self.torch.from_numpy(problem.visible)
+        if heads == groups:
+            label = "bool mask" if problem.visible is not None else ""
+            return [self.contender(label, lambda: sdpa(q, k, v, **options), problem.work)]
+
+        def gqa() -> Any:
+            return sdpa(q, k, v, enable_gqa=True, **options)
+
+        ways = [self.contender("enable_gqa", gqa, problem.work)]
+        if q.shape[2] == 1 and not options:
+            # With one query a head, the heads of a group are just more query rows of one head.
+            folded = q.reshape(q.shape[0], groups, heads // groups, q.shape[3])
+
+            def one_head_a_group() -> Any:
+                return sdpa(folded, k, v).reshape(*q.shape[:3], v.shape[3])
+
+            ways.append(self.contender("folded by hand", one_head_a_group, problem.work))
+        return ways
+
+    def embedding(self, problem: EmbeddingProblem) -> list[Contender]:
+        torch = self.torch
+        ids, weight, table = (self.tensor(a) for a in (problem.ids, problem.weight, problem.table))
+        scale, out = problem.scale, self.tensor(problem.out)
+        flat_ids, flat_out = ids.reshape(-1), out.view(-1, out.shape[-1])
+
+        def in_place() -> Any:
+            torch.index_select(weight, 0, flat_ids, out=flat_out)
+            return out.mul_(scale).add_(table)
+
+        def in_place_fused() -> Any:
+            torch.index_select(weight, 0, flat_ids, out=flat_out)
+            return torch.add(table, out, alpha=scale, out=out)
+
+        def eager() -> Any:
+            return torch.nn.functional.embedding(ids, weight) * scale + table
+
+        return [
+            self.contender("in place", in_place, problem.work),
+            self.contender("in place, scale and add in one", in_place_fused, problem.work),
+            self.contender("eager", eager, problem.work),
+        ]
+
+    def causal_mask(self, length: int, window: int | None, work: float) -> list[Contender]:
+        torch = self.torch
+
+        def build() -> Any:
+            mask = torch.ones(length, length, dtype=torch.bool).tril_()
+            return mask if window is None else mask.triu_(1 - window)
+
+        return [self.contender("ones, tril_, triu_", build, work)]
+
+    def positions(self, length: int, dim: int, work: float) -> list[Contender]:
+        torch = self.torch
+
+        def build() -> Any:
+            frequencies = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
+            phase = torch.arange(length).unsqueeze(1) * frequencies
+            table = torch.empty(length, dim)
+            table[:, 0::2] = torch.sin(phase)
+            table[:, 1::2] = torch.cos(phase)
+            return table
+
+        return [self.contender("float32 formula", build, work)]
+
+
+KNOWN: dict[str, type[Peer]] = {"torch": Torch}
+
+
+def installed(names: Sequence[str]) -> tuple[list[Peer], dict[str, str]]:
+    """The peers that can be imported, and why others cannot."""
+    peers, missing = [], {}
+    for name in names:
+        try:
+            peers.append(KNOWN[name]())
+        except ImportError as error:
+            missing[name] = str(error)
+    return peers, missing

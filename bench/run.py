@@ -1,0 +1,174 @@
+"""Measure tegula against the machine's own limits and against other libraries.
+
+    python bench/run.py                          every case, 2 threads
+    python bench/run.py --suite forward --quick  one suite, few rounds
+    python bench/run.py --tiny                   does the benchmark itself work? tiny shapes
+
+Every case is checked against a float64 reference before it is timed. bench/README.md explains the
+numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peers as known_peers
+import report
+from job import Context
+from measure import Discipline, distrust, measure
+from peak import TITLES, Ceilings, Kind
+from report import Progress, Result
+from suites import SUITES, selected
+from timing import usable_cores
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    try:
+        import tegula as tg
+    except ImportError as error:
+        print(f"tegula cannot be imported ({error}); run `pip install .` first", file=sys.stderr)
+        return 2
+    if options.isa:
+        tg.set_isa(options.isa)
+    cases = selected(options.suite, options.only)
+    if not cases:
+        print(f"no case in suite {options.suite!r} contains {options.only!r}", file=sys.stderr)
+        return 2
+    peers, missing = known_peers.installed([name for name in options.peers.split(",") if name])
+    context = Context(tg, Ceilings(tg.config()["isa"]["active"]), peers, options.threads)
+    machine = describe(context, missing)
+    for key, value in machine.items():
+        print(f"{key:10s} {value}")
+    sys.stdout.flush()
+
+    results: list[Result] = []
+    interrupted = False
+    bound = 0.0 if options.tiny else 0.3 if options.quick else 3.0
+    discipline = Discipline(options.repeat, idle_bound=bound)
+    progress = Progress(len(cases) * options.repeat)
+    try:
+        for number, (suite, case) in enumerate(cases, start=1):
+            progress.title(f"{case.name} {case.dtype}")
+            sized = case.tiny() if options.tiny else case
+            result = measure(suite, sized, context, discipline, progress.step)
+            if options.tiny:
+                result.case = f"{case.name}, tiny"  # cases of one tiny size stay apart
+            results.append(result)
+            progress.step(number * options.repeat - progress.done)  # of a case that was not timed
+    except KeyboardInterrupt:
+        print("\ninterrupted; this is what was measured", file=sys.stderr)
+        interrupted = True
+    finally:
+        progress.close()
+
+    distrust(results)
+    show(results)
+    if options.json is not None:
+        settings = {"threads": options.threads, "repeat": options.repeat, "tiny": options.tiny}
+        report.save(options.json, machine, settings, results)
+        print(f"written to {options.json}")
+    return 130 if interrupted else int(any(result.failed for result in results))
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    def count(text: str) -> int:
+        if int(text) < 1:
+            raise argparse.ArgumentTypeError("must be at least 1")
+        return int(text)
+
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--suite", choices=[*SUITES, "all"], default="all")
+    p.add_argument("--only", default="", metavar="TEXT", help="cases whose name or dtype has this")
+    p.add_argument("--threads", type=count, default=2)
+    p.add_argument("--repeat", type=count, metavar="N", help="rounds (11; quick and tiny: 3)")
+    p.add_argument("--quick", action="store_true", help="few rounds, little waiting")
+    p.add_argument("--tiny", action="store_true", help="tiny shapes: does it all work?")
+    p.add_argument("--isa", default="", metavar="NAME", help="pin the instruction set")
+    known = ",".join(known_peers.KNOWN)
+    p.add_argument("--peers", default=known, help="comma-separated, '' for none (%(default)s)")
+    p.add_argument(
+        "--json",
+        type=Path,
+        metavar="PATH",
+        help="where the samples go (bench/results/<date and time>.json; tiny: nowhere)",
+    )
+    p.add_argument("--no-json", action="store_true", help="write no file")
+    options = p.parse_args(argv)
+    unknown = set(filter(None, options.peers.split(","))) - set(known_peers.KNOWN)
+    if unknown:
+        p.error(f"unknown peers {sorted(unknown)}; known: {sorted(known_peers.KNOWN)}")
+    if options.no_json:
+        options.json = None
+    elif options.json is None and not options.tiny:
+        now = datetime.datetime.now().strftime("%Y-%m-%dT%H%M%S")
+        options.json = Path(__file__).resolve().parent / "results" / f"{now}.json"
+    options.repeat = options.repeat or (3 if options.quick or options.tiny else 11)
+    return options
+
+
+def describe(context: Context, missing: dict[str, str]) -> dict[str, Any]:
+    """What someone needs to know to read the numbers, or to compare them with others."""
+    config = context.tg.config()
+    facts = {
+        "processor": processor(),
+        "cores": usable_cores(),
+        "tegula": f"{config['version']}, {config['isa']['active']}, {config['compiler']}",
+        "python": f"{platform.python_version()}, NumPy {np.__version__}",
+        "threads": context.threads,
+        "ceilings": context.ceilings.reason or "measured beside every case",
+    }
+    for peer in context.peers:
+        facts[peer.name] = peer.version
+    for name in missing:
+        facts[name] = "not installed: nothing to compare with"
+    return facts
+
+
+def processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def show(results: Sequence[Result]) -> None:
+    for suite in SUITES:
+        mine = [result for result in results if result.suite == suite]
+        if mine:
+            report.print_table(report.HEADER, report.rows(mine), suite)
+        for result in mine:
+            if result.note:
+                print(f"  {result.title}: {result.note}")
+    print()
+    rates: dict[tuple[Kind, int], list[float]] = {}
+    for result in results:
+        if result.ceiling is not None and result.ceiling_rates:
+            rates.setdefault((result.ceiling, result.threads), []).extend(result.ceiling_rates)
+    for (kind, threads), values in rates.items():
+        unit = report.UNITS["byte" if kind in ("read", "copy") else "flop"]
+        print(
+            f"ceiling, {TITLES[kind]}, {threads} thread{'s' * (threads > 1)}: "
+            f"best {max(values) / 1e9:.1f}, median {statistics.median(values) / 1e9:.1f} {unit}"
+        )
+    judged = [result for result in results if result.met is not None]
+    if judged:
+        print(f"targets met: {sum(bool(result.met) for result in judged)} of {len(judged)}")
+    unjudged = [result for result in results if result.target is not None and result.met is None]
+    if unjudged:
+        print(f"targets without a verdict: {len(unjudged)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

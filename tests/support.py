@@ -1,0 +1,65 @@
+"""What several test files need: arrays, comparison of bits, and Python in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import tegula as tg
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+HAS_BFLOAT16 = importlib.util.find_spec("ml_dtypes") is not None
+
+
+def numpy_dtype(name):
+    """A dtype by name; bfloat16 comes from ml_dtypes, which a user need not have."""
+    if name == "bfloat16":
+        return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    return np.dtype(name)
+
+
+def draw(rng, shape, dtype="float32"):
+    """Normal numbers."""
+    return np.asarray(rng.standard_normal(shape)).astype(numpy_dtype(dtype))
+
+
+def same_bits(a, b):
+    """Equal in shape, type and every bit; NaN equals itself and 0.0 is not -0.0."""
+    return (a.shape, a.dtype, a.tobytes()) == (b.shape, b.dtype, b.tobytes())
+
+
+def poisoned(shape, dtype):
+    """An array in which every element that nobody wrote is NaN."""
+    return np.full(shape, np.nan, dtype)
+
+
+def every_isa():
+    """Pins each instruction set in turn, for a test that draws or computes much before it calls."""
+    for name in tg.config()["isa"]["available"]:
+        tg.set_isa(name)
+        assert tg.config()["isa"]["active"] == name
+        yield name
+
+
+def run_python(script, *, timeout=60, **environment):
+    """Run a script in a fresh process and return what it printed; a hang or a non-zero exit fails.
+
+    It finds the same modules as this process, the tests' own among them. An environment variable
+    given as None is removed.
+    """
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment}
+    env = {name: str(value) for name, value in env.items() if value is not None}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
