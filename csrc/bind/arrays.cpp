@@ -53,6 +53,18 @@ bool native(const py::array& array, int64_t item) {
   return true;
 }
 
+// First byte and one past the last byte that an array reaches.
+std::pair<const char*, const char*> extent(const py::array& array) {
+  const char* low = static_cast<const char*>(array.data());
+  const char* high = low + array.itemsize();
+  for (py::ssize_t axis = 0; axis < array.ndim(); ++axis) {
+    if (array.shape(axis) == 0) return {low, low};
+    const int64_t reach = (array.shape(axis) - 1) * array.strides(axis);
+    (reach < 0 ? low : high) += reach;
+  }
+  return {low, high};
+}
+
 const py::array& as_array(const py::handle& object, const char* name) {
   if (!py::isinstance<py::array>(object)) {
     throw TypeError(message(name, " must be a NumPy array, got ", kind_of(object)));
@@ -101,10 +113,12 @@ View view_of(const py::array& array, DType dtype) {
 
 View Arrays::input(py::handle object, const char* name) {
   const DType dtype = dtype_of(object, name);
+  if (inputs_.empty()) inputs_.reserve(8);
+  inputs_.push_back({object, name});
   const py::array& array = reinterpret_cast<const py::array&>(object);
   if (native(array, item_size(dtype))) return view_of(array, dtype);
   py::array copy = array.attr("astype")(array.dtype().attr("newbyteorder")("="), "C");
-  kept_.push_back(copy);
+  copies_.push_back(copy);
   return view_of(copy, dtype);
 }
 
@@ -132,7 +146,27 @@ View Arrays::output(py::handle object, const char* name, DType dtype,
       throw ValueError(message(name, " has stride 0 on axis ", axis, ": its elements overlap"));
     }
   }
+  check_overlap(array, name);
   return view;
+}
+
+void Arrays::check_overlap(const py::array& out, const char* name) const {
+  const auto [out_low, out_high] = extent(out);
+  for (const Input& input : inputs_) {
+    const auto& array = reinterpret_cast<const py::array&>(input.array);
+    const auto [low, high] = extent(array);
+    if (out_low >= high || low >= out_high) continue;
+    // Interleaved arrays may share an extent and no element; beyond the bound on the work
+    // of finding out, they count as sharing.
+    const py::module_ numpy = py::module_::import("numpy");
+    bool shared = true;
+    try {
+      shared = py::cast<bool>(numpy.attr("shares_memory")(out, array, py::arg("max_work") = 1000));
+    } catch (py::error_already_set& error) {
+      if (!error.matches(numpy.attr("exceptions").attr("TooHardError"))) throw;
+    }
+    if (shared) throw ValueError(message(name, " shares memory with ", input.name));
+  }
 }
 
 py::array new_array(DType dtype, const std::vector<int64_t>& shape, py::handle like) {

@@ -25,11 +25,19 @@ class Arrays {
   View optional_input(py::handle array, const char* name) {
     return array.is_none() ? View{} : input(array, name);
   }
-  // A writable array of exactly this dtype and shape, whatever its strides.
+  // A writable array of exactly this dtype and shape, whatever its strides, that shares no
+  // memory with the inputs taken so far: those are never written to.
   View output(py::handle array, const char* name, DType dtype, const std::vector<int64_t>& shape);
 
  private:
-  std::vector<py::object> kept_;
+  struct Input {
+    py::handle array;
+    const char* name;
+  };
+  void check_overlap(const py::array& out, const char* name) const;
+
+  std::vector<Input> inputs_;
+  std::vector<py::object> copies_;
 };
 
 // dtype: one of the floats; `like` supplies NumPy's descriptor for bfloat16.

@@ -145,28 +145,6 @@ std::vector<double> per_head(Arrays& arrays, py::handle array, int64_t heads, co
   return values;
 }
 
-// First and last byte that a view reaches.
-std::pair<const char*, const char*> extent(const View& view) {
-  const char* low = static_cast<const char*>(view.data);
-  const char* high = low + item_size(view.dtype);
-  for (int axis = 0; axis < view.rank; ++axis) {
-    if (view.shape[axis] == 0) return {low, low};
-    const int64_t reach = (view.shape[axis] - 1) * view.stride[axis] * item_size(view.dtype);
-    (reach < 0 ? low : high) += reach;
-  }
-  return {low, high};
-}
-
-void check_overlap(const View& out, py::handle out_array, const View& view, py::handle array,
-                   const char* name) {
-  const auto [out_low, out_high] = extent(out);
-  const auto [low, high] = extent(view);
-  if (out_low >= high || low >= out_high) return;
-  if (py::cast<bool>(py::module_::import("numpy").attr("may_share_memory")(out_array, array))) {
-    throw ValueError(message("out overlaps ", name, ", which is read while out is written"));
-  }
-}
-
 py::tuple attention_sizes(py::handle q, py::handle k, py::handle v, const std::string& layout) {
   Arrays arrays;
   const Inputs in(arrays, q, k, v, layout);
@@ -218,10 +196,6 @@ py::object attention(py::handle q, py::handle k, py::handle v, py::handle out, p
     result = std::move(fresh);
   } else {
     a.out = arrays.output(out, "out", in.dtype, out_shape);
-    check_overlap(a.out, out, a.q, q, "q");
-    check_overlap(a.out, out, a.k, k, "k");
-    check_overlap(a.out, out, a.v, v, "v");
-    if (a.bias) check_overlap(a.out, out, a.bias, bias, "bias");
     result = py::reinterpret_borrow<py::object>(out);
   }
   a.out = heads_first(a.out, layout, "out");

@@ -30,18 +30,19 @@ void check_rank(const View& view, const char* name) {
 
 void fill(py::handle out, py::handle lo, py::handle hi, py::handle dense, int threads) {
   Arrays arrays;
-  const View given = arrays.input(out, "out");
+  const DType dtype = dtype_of(out, "out");
+  if (dtype != DType::kBool && !is_float(dtype)) {
+    throw TypeError(message("out must be bool or a float type, got ", name_of(dtype)));
+  }
+  const View given = view_of(py::reinterpret_borrow<py::array>(out), dtype);
   check_rank(given, "out");
-  if (given.dtype != DType::kBool && !is_float(given.dtype)) {
-    throw TypeError(message("out must be bool or a float type, got ", name_of(given.dtype)));
-  }
   MaskFillArgs args;
-  args.out = arrays.output(out, "out", given.dtype, {given.shape, given.shape + 4});
-  args.lo = spread(arrays.input(lo, "lo"), "lo", DType::kInt32, 3, args.out);
-  args.hi = spread(arrays.input(hi, "hi"), "hi", DType::kInt32, 3, args.out);
+  args.lo = spread(arrays.input(lo, "lo"), "lo", DType::kInt32, 3, given);
+  args.hi = spread(arrays.input(hi, "hi"), "hi", DType::kInt32, 3, given);
   if (!dense.is_none()) {
-    args.dense = spread(arrays.input(dense, "dense"), "dense", DType::kBool, 4, args.out);
+    args.dense = spread(arrays.input(dense, "dense"), "dense", DType::kBool, 4, given);
   }
+  args.out = arrays.output(out, "out", dtype, {given.shape, given.shape + 4});
   py::gil_scoped_release release;
   mask_fill(args, threads);
 }

@@ -75,20 +75,25 @@ struct FloatBits<double> {
 template <class T, class Polynomial = Exp2Polynomial<T>>
 TEGULA_INLINE Vec<T> exp2(Vec<T> x) {
 #if defined(TEGULA_ISA_AVX512)
-  // vreduce gives x - floor(x) (0 for infinities), vscalef multiplies by 2^floor(x).
+  // vreduce gives x - floor(x) (0 for infinities), vscalef multiplies by 2^floor(x). Numbers
+  // below normal would slow down whatever multiplies them.
   constexpr int kToFloor = 0x01;
   if constexpr (sizeof(T) == 4) {
     const Vec<T> fraction =
         reinterpret_cast<Vec<T>>(_mm512_reduce_ps(reinterpret_cast<__m512>(x), kToFloor));
     const Vec<T> power = polynomial(Polynomial::kTerms, fraction);
-    return reinterpret_cast<Vec<T>>(
-        _mm512_scalef_ps(reinterpret_cast<__m512>(power), reinterpret_cast<__m512>(x)));
+    const __mmask16 normal =
+        _mm512_cmp_ps_mask(reinterpret_cast<__m512>(x), _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    return reinterpret_cast<Vec<T>>(_mm512_maskz_scalef_ps(normal, reinterpret_cast<__m512>(power),
+                                                           reinterpret_cast<__m512>(x)));
   } else {
     const Vec<T> fraction =
         reinterpret_cast<Vec<T>>(_mm512_reduce_pd(reinterpret_cast<__m512d>(x), kToFloor));
     const Vec<T> power = polynomial(Polynomial::kTerms, fraction);
-    return reinterpret_cast<Vec<T>>(
-        _mm512_scalef_pd(reinterpret_cast<__m512d>(power), reinterpret_cast<__m512d>(x)));
+    const __mmask8 normal =
+        _mm512_cmp_pd_mask(reinterpret_cast<__m512d>(x), _mm512_set1_pd(-1022.0), _CMP_NLT_UQ);
+    return reinterpret_cast<Vec<T>>(_mm512_maskz_scalef_pd(normal, reinterpret_cast<__m512d>(power),
+                                                           reinterpret_cast<__m512d>(x)));
   }
 #else
   using Bits = FloatBits<T>;

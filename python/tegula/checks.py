@@ -60,18 +60,3 @@ def integers(value: Any, name: str) -> np.ndarray:
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must have an integer dtype, got {array.dtype}")
     return array
-
-
-def no_overlap(out: Any, **inputs: Any) -> None:
-    """ValueError when `out` shares memory with an input, which would then be written to."""
-    if not isinstance(out, np.ndarray):
-        return
-    effort: Any = 1000  # of a search that may take exponential time
-    for name, array in inputs.items():
-        if isinstance(array, np.ndarray) and np.may_share_memory(out, array):
-            try:
-                shared = np.shares_memory(out, array, max_work=effort)
-            except (np.exceptions.TooHardError, OverflowError):
-                shared = True
-            if shared:
-                raise ValueError(f"out shares memory with {name}")

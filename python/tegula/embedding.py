@@ -129,11 +129,6 @@ def embedding(
             raise TypeError(f"{name} must be a NumPy array, got {_kind(table)}")
 
     table = None if sinusoidal else position_table
-    if out is not None:
-        checks.no_overlap(
-            out, ids=ids, weight=weight, positions=positions, position_table=table,
-            segments=segments, segment_table=segment_table,
-        )  # fmt: skip
     probability, number = checks.dropout(dropout_p, seed)
     return _core.embedding(
         ids,

@@ -42,6 +42,8 @@ def set_num_threads(threads: int | None) -> None:
 
 def checked_threads(threads: Any) -> int:
     """`threads` as an int, or TypeError / ValueError."""
+    if type(threads) is int and 0 < threads < 2**31:  # the usual case costs nothing
+        return threads
     if isinstance(threads, (bool, np.bool_)) or not isinstance(threads, (int, np.integer)):
         raise TypeError(f"threads must be an integer, got {type(threads).__name__}")
     if threads < 1:
