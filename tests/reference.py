@@ -11,6 +11,7 @@ against its float64 self is what `tolerances.py` measures the kernels by.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -71,8 +72,7 @@ def documents(q_ids, k_ids):
 def packed_documents(cu_seqlens_q, cu_seqlens_k, *, align=None, left=None, right=None):
     """Documents back to back in one row; causal and window are aligned inside each document."""
     visible = np.zeros((cu_seqlens_q[-1], cu_seqlens_k[-1]), bool)
-    borders_q = zip(cu_seqlens_q[:-1], cu_seqlens_q[1:], strict=True)
-    borders_k = zip(cu_seqlens_k[:-1], cu_seqlens_k[1:], strict=True)
+    borders_q, borders_k = itertools.pairwise(cu_seqlens_q), itertools.pairwise(cu_seqlens_k)
     for (q0, q1), (k0, k1) in zip(borders_q, borders_k, strict=True):
         moved = 0 if align is None else shift(align, q1 - q0, k1 - k0)
         inside = window(q1 - q0, k1 - k0, left, right, shift=moved)

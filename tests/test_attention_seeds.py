@@ -1,6 +1,5 @@
 """Attention as the classic tutorials build it by hand, part by part, with the values they show."""
 
-
 import numpy as np
 import pytest
 import tegula as tg

@@ -1,6 +1,5 @@
 """Which instruction sets there are, which one runs, and that the one that was asked for is it."""
 
-
 import numpy as np
 import pytest
 import tegula as tg
