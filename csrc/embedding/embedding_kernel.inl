@@ -65,7 +65,7 @@ struct DropoutWords {
       for (int half = 0; half < 2; ++half) {
         c[half][0] = quads[half] + static_cast<uint64_t>(column / 4);
         c[half][1] = Vec<uint64_t>{} + static_cast<uint64_t>(self.row);
-        c[half][2] = Vec<uint64_t>{} + (self.lead & 0xFFFFFFFFull);
+        c[half][2] = Vec<uint64_t>{} + static_cast<uint64_t>(static_cast<uint32_t>(self.lead));
         c[half][3] = Vec<uint64_t>{} + (self.lead >> 32);
         philox_lanes<uint64_t>(self.seed, c[half]);
       }

@@ -15,7 +15,9 @@ extern const KernelTable kernels_scalar;
 #if defined(__x86_64__)
 extern const KernelTable kernels_avx2;
 extern const KernelTable kernels_avx512;
+#if defined(TEGULA_WITH_AVX512BF16)
 extern const KernelTable kernels_avx512bf16;
+#endif
 #elif defined(__aarch64__)
 extern const KernelTable kernels_neon;
 #endif
@@ -67,7 +69,9 @@ bool supports_avx512() {
   return supports_avx2() && saves(0xE6) && has(cpuid(7).ebx, {16, 17, 28, 30, 31});
 }
 
-bool supports_avx512bf16() { return supports_avx512() && has(cpuid(7, 1).eax, {5}); }
+[[maybe_unused]] bool supports_avx512bf16() {
+  return supports_avx512() && has(cpuid(7, 1).eax, {5});
+}
 
 #endif
 
@@ -77,7 +81,9 @@ constexpr Level kLevels[] = {
 #if defined(__x86_64__)
     {&kernels_avx2, supports_avx2},
     {&kernels_avx512, supports_avx512},
+#if defined(TEGULA_WITH_AVX512BF16)
     {&kernels_avx512bf16, supports_avx512bf16},
+#endif
 #elif defined(__aarch64__)
     {&kernels_neon, always},
 #endif
