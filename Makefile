@@ -14,6 +14,7 @@ PYTHON ?= python3
 PIP_FLAGS ?=
 ARGS ?=
 QUERY ?=
+export QUERY
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -33,7 +34,7 @@ unexport PYTHONPATH
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo | model
-	$(PY) -u examples/semantic_search.py $(if $(QUERY),"$(QUERY)")
+	$(PY) -u examples/semantic_search.py $(if $(QUERY),-- "$$QUERY")
 
 test: $(VENV)/.test | model
 	$(PY) -m pytest $(ARGS)

@@ -100,7 +100,7 @@ def compare_padding(model: MiniLM, ids: list[list[int]]) -> None:
     padded, padded_speed = encode_with_bar(partial(model.encode_padded, batch_size=BATCH), ids, "padded")
     print(f"\nThe first {len(ids)} paragraphs again, {sum(lengths)} tokens, in the order of the text:")
     print(f"  packed {packed_speed:8.0f} tokens/s, rows without padding")
-    print(f"  padded {padded_speed:8.0f} tokens/s, batches of {BATCH} filled to {filled:.0%}")
+    print(f"  padded {padded_speed:8.0f} tokens/s, batches of {BATCH} in this order, {1 - filled:.0%} of them padding")
     print(f"  ratio  {packed_speed / padded_speed:8.2f}, embeddings equal to {np.abs(packed - padded).max():.0e}")
 
 

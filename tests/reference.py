@@ -117,7 +117,7 @@ def attention(
     weights (before they meet v) and results are stored in `storage`, the log-sum-exp in `arithmetic`.
     """
     shape_of_q = np.shape(q)
-    q, k, v = (_heads_first(x, layout).astype(arithmetic) for x in (q, k, v))
+    q, k, v = (heads_first(x, layout).astype(arithmetic) for x in (q, k, v))
     (batch, heads, q_len, head_dim), (_, kv_heads, k_len, value_dim) = q.shape, v.shape
     queries_per_key_head = heads // max(kv_heads, 1)
     pairs = (batch, heads, q_len, k_len)
@@ -169,7 +169,7 @@ def _sum(terms):
     return np.add.accumulate(terms)[-1] if len(terms) else np.zeros(terms.shape[1:], terms.dtype)
 
 
-def _heads_first(x, layout):
+def heads_first(x, layout):
     """Any accepted shape -> (B, H, L, D)."""
     x = np.asarray(x)
     if x.ndim == 2:

@@ -195,3 +195,26 @@ def test_an_output_over_an_input_is_refused(overlapped):
     with pytest.raises(ValueError, match=f"out.*{overlapped}"):
         tg.attention(**inputs, out=memory)
     assert memory.tobytes() == before
+
+
+def test_the_native_call_checks_what_it_reads():
+    """Python hands it lowered masks; still nothing that does not fit is read."""
+    from tegula import _core
+
+    q = np.ones((1, 2, 50, 8), np.float32)
+    rows, pairs = np.zeros((1, 1, 2), np.int32), np.ones((1, 1, 3, 3), bool)
+    options = {"alibi": None, "sinks": None, "scale": None, "softcap": 0.0, "dropout_p": 0.0, "seed": 0}
+    options |= {"layout": "bhld", "return_lse": False, "return_weights": False, "threads": 1, "out": None}
+    none = {"lo": None, "hi": None, "dense": None, "bias": None}
+    for wrong in (
+        {"lo": rows, "hi": rows},
+        {"lo": rows[0], "hi": rows[0]},
+        {"dense": pairs},
+        {"dense": pairs[0, 0]},
+        {"bias": np.zeros(2, np.float32)},
+        {"bias": np.zeros((1, 1, 50, 50), np.float32)},
+    ):
+        with pytest.raises(ValueError, match="lo|dense|bias"):
+            _core.attention(q, q, q, **options, **(none | wrong))
+    with pytest.raises(TypeError, match="dense"):
+        _core.attention(q, q, q, **options, **(none | {"dense": np.ones((1, 1, 50, 50), np.float32)}))

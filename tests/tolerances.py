@@ -23,6 +23,7 @@ class Twins(NamedTuple):
 
     exact: reference.Attention
     plain: tuple[reference.Attention, ...]
+    score_size: float  # largest sum of |q| |k| * |scale|: what the roundings of a score are relative to
 
 
 def arithmetic_of(dtype):
@@ -49,7 +50,20 @@ def attention_twins(q, k, v, *, orders=8, **options):
     if q.shape[-1] < 2:
         del ways[1:]
     plain = (reference.attention(q[..., way], k[..., way], v, **options) for way in ways)
-    return Twins(exact, tuple(plain))
+    return Twins(exact, tuple(plain), score_size(q, k, options))
+
+
+def score_size(q, k, options):
+    """The largest score that the sizes of q and k allow."""
+    layout, scale = options.get("layout", "bhld"), options.get("scale")
+    if 0 in q.shape or 0 in k.shape:
+        return 0.0
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    sizes = (np.abs(np.asarray(x).astype(np.float64)) for x in (q, k))
+    q, k = (reference.heads_first(x, layout) for x in sizes)
+    k = np.repeat(k, q.shape[1] // k.shape[1], axis=1)
+    return float(np.max(q @ k.swapaxes(-1, -2))) * abs(scale)
 
 
 def assert_close(got, exact, plain, name="result", unit=0.0):
@@ -79,9 +93,11 @@ def assert_close(got, exact, plain, name="result", unit=0.0):
 def assert_attention_close(out, lse, weights, twins):
     """All three results against the twins; one that was not asked for is None.
 
-    An error of the log-sum-exp is a relative error of every weight, so its unit is 1.
+    An error of the log-sum-exp is a relative error of every weight, so its unit is at least 1; and where one
+    score makes it, that score's own size.
     """
-    for name, got, unit in (("out", out, 0.0), ("lse", lse, 1.0), ("weights", weights, 0.0)):
+    lse_unit = max(1.0, twins.score_size)
+    for name, got, unit in (("out", out, 0.0), ("lse", lse, lse_unit), ("weights", weights, 0.0)):
         if got is not None:
             plain = [getattr(answer, name) for answer in twins.plain]
             assert_close(got, getattr(twins.exact, name), plain, name, unit)

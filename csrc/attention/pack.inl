@@ -8,7 +8,6 @@ namespace {
 
 TEGULA_INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 TEGULA_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-TEGULA_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // kLanes<C> numbers from p on, zeros behind the first `count`.
 template <class C, class T>

@@ -7,8 +7,8 @@
 
 namespace tegula {
 
-// A 64-byte aligned block that only grows; larger than kKeep it is returned
-// to the system after the call that needed it.
+// A page-aligned block that only grows; trim() gives it back to the system when it is
+// larger than kKeep.
 class Arena {
  public:
   Arena() = default;

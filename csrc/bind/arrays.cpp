@@ -1,5 +1,7 @@
 #include "arrays.h"
 
+#include <algorithm>
+
 namespace tegula {
 namespace {
 
@@ -147,6 +149,23 @@ View Arrays::output(py::handle object, const char* name, DType dtype,
     }
   }
   check_overlap(array, name);
+  return view;
+}
+
+View spread(View view, const char* name, DType dtype, int rank, const View& sizes) {
+  if (view.dtype != dtype) {
+    throw TypeError(message(name, " must be ", name_of(dtype), ", got ", name_of(view.dtype)));
+  }
+  bool fits = view.rank == rank;
+  for (int axis = 0; fits && axis < rank; ++axis) {
+    if (view.shape[axis] == 1) view.stride[axis] = 0;
+    fits = view.shape[axis] == 1 || view.shape[axis] == sizes.shape[axis];
+  }
+  if (!fits) {
+    throw ValueError(
+        message(name, " has shape ", shape_text(view), ", which does not fit ", shape_text(sizes)));
+  }
+  std::copy(sizes.shape, sizes.shape + rank, view.shape);
   return view;
 }
 

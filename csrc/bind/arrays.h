@@ -40,6 +40,10 @@ class Arrays {
   std::vector<py::object> copies_;
 };
 
+// A view whose axes of size 1 repeat, so that it has the first `rank` sizes of `sizes`.
+// TypeError or ValueError when it has another dtype or does not fit.
+View spread(View view, const char* name, DType dtype, int rank, const View& sizes);
+
 // dtype: one of the floats; `like` supplies NumPy's descriptor for bfloat16.
 py::array new_array(DType dtype, const std::vector<int64_t>& shape, py::handle like = {});
 View view_of(const py::array& array, DType dtype);

@@ -23,7 +23,6 @@ View heads_first(View view, const std::string& layout, const char* name) {
                              " axes"));
   }
   if (view.rank == 2) {  // one head
-    if (view.rank == kMaxRank) throw ValueError("too many axes");
     view.shape[2] = view.shape[1], view.stride[2] = view.stride[1];
     view.shape[1] = view.shape[0], view.stride[1] = view.stride[0];
     view.shape[0] = 1, view.stride[0] = 0;
@@ -122,14 +121,6 @@ struct Inputs {
   }
 };
 
-// A view whose axes of extent 1 repeat, of at least `rank` axes.
-View broadcasting(View view) {
-  for (int axis = 0; axis < view.rank; ++axis) {
-    if (view.shape[axis] == 1) view.stride[axis] = 0;
-  }
-  return view;
-}
-
 std::vector<double> per_head(Arrays& arrays, py::handle array, int64_t heads, const char* name) {
   if (array.is_none()) return {};
   const View view = arrays.input(array, name);
@@ -167,20 +158,30 @@ py::object attention(py::handle q, py::handle k, py::handle v, py::handle out, p
   a.scale = scale ? *scale : a.dim > 0 ? 1.0 / std::sqrt(static_cast<double>(a.dim)) : 1.0;
   a.softcap = softcap;
   a.dropout = make_dropout(dropout_p, seed);
-  if (!lo.is_none()) {
-    a.lo = broadcasting(arrays.input(lo, "lo"));
-    a.hi = broadcasting(arrays.input(hi, "hi"));
-    if (a.lo.rank != 3 || a.hi.rank != 3 || a.lo.dtype != DType::kInt32 ||
-        a.hi.dtype != DType::kInt32) {
-      throw ValueError("mask intervals must be int32 arrays (B, H, Lq)");
+  if (!lo.is_none() || !dense.is_none()) {
+    View pairs;
+    pairs.rank = 4;
+    pairs.shape[0] = a.batch, pairs.shape[1] = a.heads;
+    pairs.shape[2] = a.q_len, pairs.shape[3] = a.k_len;
+    if (!lo.is_none()) {
+      a.lo = spread(arrays.input(lo, "lo"), "lo", DType::kInt32, 3, pairs);
+      a.hi = spread(arrays.input(hi, "hi"), "hi", DType::kInt32, 3, pairs);
+    }
+    if (!dense.is_none()) {
+      a.dense = spread(arrays.input(dense, "dense"), "dense", DType::kBool, 4, pairs);
     }
   }
-  if (!dense.is_none()) a.dense = broadcasting(arrays.input(dense, "dense"));
   if (!bias.is_none()) {
     a.bias = arrays.input(bias, "bias");
     if (!is_float(a.bias.dtype)) {
       throw TypeError(message("bias must be a float array, got ", name_of(a.bias.dtype),
                               "; a bool array belongs in mask="));
+    }
+    std::vector<int64_t> scores(a.q.shape, a.q.shape + a.q.rank - 1);
+    scores.push_back(a.k_len);
+    if (a.bias.rank != a.q.rank || !std::equal(scores.begin(), scores.end(), a.bias.shape)) {
+      throw ValueError(message("bias must have been broadcast to (..., ", a.heads, ", ", a.q_len,
+                               ", ", a.k_len, "), got ", shape_text(a.bias)));
     }
   }
   const std::vector<double> slopes = per_head(arrays, alibi, a.heads, "alibi");

@@ -5,25 +5,6 @@
 namespace tegula {
 namespace {
 
-// Size 1 becomes the size of `like` with stride 0. like: the array that has all sizes, of
-// which `view` has the first `rank`.
-View spread(View view, const char* name, DType dtype, int rank, const View& like) {
-  if (view.dtype != dtype) {
-    throw TypeError(message(name, " must be ", name_of(dtype), ", got ", name_of(view.dtype)));
-  }
-  bool fits = view.rank == rank;
-  for (int axis = 0; fits && axis < rank; ++axis) {
-    if (view.shape[axis] == 1) view.stride[axis] = 0;
-    fits = view.shape[axis] == 1 || view.shape[axis] == like.shape[axis];
-  }
-  if (!fits) {
-    throw ValueError(
-        message(name, " has shape ", shape_text(view), ", which does not fit ", shape_text(like)));
-  }
-  for (int axis = 0; axis < rank; ++axis) view.shape[axis] = like.shape[axis];
-  return view;
-}
-
 void check_rank(const View& view, const char* name) {
   if (view.rank != 4) throw ValueError(message(name, " must have 4 axes, got ", shape_text(view)));
 }

@@ -19,6 +19,9 @@ py::object encode(py::handle positions, int64_t dim, double base, bool split, bo
   if (!(base > 0.0) || !std::isfinite(base)) {
     throw ValueError(message("base must be a positive finite number, got ", base));
   }
+  if (args.positions.rank >= kMaxRank) {
+    throw ValueError(message("positions may have at most ", kMaxRank - 1, " axes"));
+  }
   args.base = base;
   args.layout = split ? PositionLayout::kSplit : PositionLayout::kInterleaved;
   args.spacing = inclusive ? PositionSpacing::kInclusive : PositionSpacing::kPaper;
@@ -29,9 +32,6 @@ py::object encode(py::handle positions, int64_t dim, double base, bool split, bo
   const DType type = dtype_of(like, "dtype");
   if (!is_float(type)) throw TypeError(message("dtype must be a float type, got ", name_of(type)));
   if (out.is_none()) {
-    if (args.positions.rank >= kMaxRank) {
-      throw ValueError(message("positions may have at most ", kMaxRank - 1, " axes"));
-    }
     py::array result = new_array(type, shape, like);
     args.out = view_of(result, type);
     out = result;

@@ -98,7 +98,7 @@ RowViews row_views(const EmbeddingArgs& args) {
 
 // ---- addends ----
 
-// Its rows made once where that is cheaper than making them row by row.
+// Memory for addend rows that are made once, where that is cheaper than row by row.
 Arena& table_arena() {
   thread_local Arena arena;
   return arena;

@@ -1,5 +1,8 @@
 // The rows of mask.h. A row of out is three runs of equal elements - hidden, visible,
 // hidden - so that all but the two vectors on the borders are stores of a constant.
+#pragma once
+
+#include "../simd/vec.h"
 #include "mask.h"
 
 namespace tegula {

@@ -17,7 +17,7 @@ def set_num_threads(threads: int) -> None: ...
 
 # Operations.
 def positional_encoding(
-    positions: NDArray[Any] | int,
+    positions: NDArray[Any],
     dim: int,
     base: float,
     split: bool,
@@ -28,7 +28,7 @@ def positional_encoding(
 def embedding(
     ids: NDArray[Any],
     weight: NDArray[Any],
-    padding_idx: int | None,
+    padding_idx: int,
     zero_pads: bool,
     ignore_id: int | None,
     scale: float,

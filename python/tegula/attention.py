@@ -115,6 +115,8 @@ def attention(
     >>> bool(np.array_equal(out[:, :, 0], v[:, :, 0]))  # the first query sees itself only
     True
     """
+    if layout not in ("bhld", "blhd", "lhd"):
+        raise ValueError(f"layout must be 'bhld', 'blhd' or 'lhd', got {layout!r}")
     lo = hi = dense = None
     if mask is not None or bias is not None:
         if mask is not None:
@@ -158,8 +160,8 @@ def attention(
         dropout_p,
         seed or 0,
         layout,
-        return_lse,
-        return_weights,
+        return_lse is True or checks.flag(return_lse, "return_lse"),
+        return_weights is True or checks.flag(return_weights, "return_weights"),
         0 if threads is None else checked_threads(threads),
     )
 

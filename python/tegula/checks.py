@@ -60,3 +60,25 @@ def integers(value: Any, name: str) -> np.ndarray:
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must have an integer dtype, got {array.dtype}")
     return array
+
+
+def float_dtype(dtype: Any) -> np.dtype[Any]:
+    """`dtype` as one of the four that results may have, in native byte order."""
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError("dtype bfloat16 needs the package ml_dtypes") from None
+        dtype = ml_dtypes.bfloat16
+    found: np.dtype[Any] = np.dtype(dtype)
+    if found.name not in ("float64", "float32", "float16", "bfloat16"):
+        raise TypeError(f"dtype must be float64, float32, float16 or bfloat16, got {found}")
+    native: np.dtype[Any] = found.newbyteorder("=")
+    return native
+
+
+def flag(value: Any, name: str) -> bool:
+    """`value` if it is a bool."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
+    return bool(value)

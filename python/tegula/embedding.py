@@ -115,13 +115,14 @@ def embedding(
     if positions is not None:
         if position_table is None:
             raise ValueError("positions need a position_table: an array or 'sinusoidal'")
-        floats = sinusoidal and isinstance(positions, np.ndarray) and _is_float(positions)
-        positions = positions if floats else checks.integers(positions, "positions")
+        array = np.asarray(positions)
+        floats = sinusoidal and _is_float(array)
+        positions = array if floats else checks.integers(positions, "positions")
     if (segments is None) != (segment_table is None):
         given, missing = "segments", "segment_table"
         if segments is None:
             given, missing = missing, given
-        raise ValueError(f"{given} need {missing}")
+        raise ValueError(f"{given} must come with {missing}")
     if segments is not None:
         segments = checks.integers(segments, "segments")
     for name, table in (("position_table", position_table), ("segment_table", segment_table)):

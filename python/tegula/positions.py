@@ -83,8 +83,8 @@ def positional_encoding(
         _base(base),
         checks.choice(layout, "layout", ("interleaved", "split")) == "split",
         checks.choice(spacing, "spacing", ("paper", "inclusive")) == "inclusive",
-        float_dtype(dtype),
-        _checked_out(out, positions),
+        checks.float_dtype(dtype),
+        out,
     )
 
 
@@ -114,23 +114,3 @@ def _base(base: Any) -> float:
     if number <= 0:
         raise ValueError(f"base must be positive, got {number}")
     return number
-
-
-def float_dtype(dtype: Any) -> np.dtype:
-    """`dtype` as one of the four that results may have."""
-    if isinstance(dtype, str) and dtype == "bfloat16":
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise TypeError("dtype bfloat16 needs the package ml_dtypes") from None
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
-    found = np.dtype(dtype)
-    if found.name not in ("float64", "float32", "float16", "bfloat16"):
-        raise TypeError(f"dtype must be float64, float32, float16 or bfloat16, got {found}")
-    native: np.dtype[Any] = found.newbyteorder("=")
-    return native
-
-
-def _checked_out(out: Any, positions: Any) -> Any:
-    return out

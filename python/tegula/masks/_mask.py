@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .. import checks
 from . import _native, _picture
 from ._inputs import Bools, frozen, length_of
 
@@ -172,7 +173,7 @@ class Mask:
         array([[  0., -inf],
                [  0.,   0.]], dtype=float32)
         """
-        out = _native.empty(self._shape(q_len, k_len), _native.float_dtype(dtype))
+        out = _native.empty(self._shape(q_len, k_len), checks.float_dtype(dtype))
         _native.fill(out, *self._of_lengths(q_len, k_len))
         return out
 

@@ -42,11 +42,3 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     memory = np.empty(size + 63, np.uint8)
     begin = -memory.ctypes.data % 64
     return memory[begin : begin + size].view(dtype).reshape(shape)
-
-
-def float_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """The dtype of an additive mask, or TypeError."""
-    found = np.dtype(dtype)
-    if found.name not in ("float64", "float32", "float16", "bfloat16") or not found.isnative:
-        raise TypeError(f"dtype must be float64, float32, float16 or bfloat16, got {found}")
-    return found
