@@ -110,3 +110,10 @@ def test_bad_parts_are_named(change, error, names):
     out, lse = tg.merge_attention(**good)
     assert (out == 1).all()
     np.testing.assert_allclose(lse, np.log(2), rtol=epsilon(lse.dtype))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "complex64", object])
+def test_only_floats_are_merged(dtype):
+    out, lse = np.ones((1, 2, 3), dtype), np.zeros((1, 2), np.float32)
+    with pytest.raises(TypeError, match="float64, float32, float16 or bfloat16"):
+        tg.merge_attention(out, lse, out, lse)

@@ -256,3 +256,19 @@ def test_c65_a_broadcast_bias_is_the_whole_one(dtype):
         whole = np.broadcast_to(bias, (2, 2, 35, 70)).copy()
         a, b = attention(q, k, v, bias=bias), attention(q, k, v, bias=whole)
         assert all(same_bits(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_scale_does_not_overflow_where_the_score_is_finite(dtype):
+    large = 3e38 if dtype == "float32" else 1.7e308
+    q, k = np.full((1, 1), large, dtype), np.full((2, 1), 1 / large, dtype)
+    v = np.array([[1.0], [3.0]], dtype)
+    for scale in (None, 1.0, -2.0, 30.0):
+        np.testing.assert_array_equal(tg.attention(q, k, v, scale=scale), [[2.0]])
+
+
+def test_a_cap_beyond_every_score_is_none_and_the_tightest_one_makes_all_alike():
+    q, k, v = np.random.default_rng(0).standard_normal((3, 1, 5, 8), np.float32)
+    np.testing.assert_array_equal(tg.attention(q, k, v, softcap=1e300), tg.attention(q, k, v))
+    mean = np.broadcast_to(v.mean(axis=1, keepdims=True), v.shape)
+    np.testing.assert_allclose(tg.attention(q, k, v, softcap=1e-300), mean, rtol=1e-6)

@@ -43,7 +43,7 @@ struct Context {
   bool additive;      // a bias or a dense mask
   bool natural;       // scores are in natural units: softcap, ALiBi or a bias
   C query_scale;      // goes into q
-  C score_scale;      // goes into the scores, with log2(e) unless natural
+  C score_scale;      // goes into the scores
   C exponent;         // score * exponent is the exponent of 2
   double to_natural;  // score * to_natural is the natural logarithm
 
@@ -53,18 +53,20 @@ struct Context {
     natural = a.bias || a.softcap > 0 || a.alibi != nullptr;
     const double scale = a.softcap > 0 ? a.scale / a.softcap : a.scale;
     const double magnitude = scale < 0 ? -scale : scale;
-    if (F::kUnitValues > 1) {
-      query_scale = scale < 0 ? C(-1) : C(1);
-      score_scale = static_cast<C>(magnitude);
-      // Above 1 the product with a large score would overflow, and 0 times -inf is NaN.
-      if (magnitude * kLog2E > 1.0 || magnitude < 1e-30) natural = true;
-      exponent = static_cast<C>(natural ? kLog2E : magnitude * kLog2E);
-      to_natural = natural ? 1.0 : magnitude;
-    } else {
+    // A scale above 1 could overflow q, or the exponents, where the score does not.
+    const bool large = magnitude * kLog2E > 1.0;
+    if (F::kUnitValues == 1 && !large) {
       query_scale = static_cast<C>(natural ? scale : scale * kLog2E);
       score_scale = C(1);
       exponent = static_cast<C>(natural ? kLog2E : 1.0);
       to_natural = natural ? 1.0 : kLn2;
+    } else {
+      // 0 times -inf would be NaN.
+      if (large || magnitude < 1e-30) natural = true;
+      query_scale = scale < 0 ? C(-1) : C(1);
+      score_scale = natural ? static_cast<C>(magnitude) : C(1);
+      exponent = static_cast<C>(natural ? kLog2E : magnitude * kLog2E);
+      to_natural = natural ? 1.0 : magnitude;
     }
     const int64_t key_head = task.first_head / (a.heads / a.key_heads);
     key_base = a.k.at<T>(batch_offset(a.k) + key_head * a.k.step(2));
@@ -74,8 +76,7 @@ struct Context {
 
   // Scores must pass through finish_scores even where every row sees every key.
   TEGULA_INLINE bool modified() const {
-    return additive || a.softcap > 0 || a.alibi != nullptr ||
-           (F::kUnitValues > 1 && natural && score_scale != C(1));
+    return additive || a.softcap > 0 || a.alibi != nullptr || score_scale != C(1);
   }
 
   // Element offset of the task's batch entry in an array (..., H, L, X).

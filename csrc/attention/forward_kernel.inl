@@ -85,7 +85,7 @@ TEGULA_INLINE void start_fold(Context<T, F>& c) {
 // Divides by the totals, sinks included, and writes out and lse.
 template <class T, class F>
 TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* best,
-                                const typename F::Compute* total, const typename F::Compute* sum) {
+                                const typename F::Compute* total, typename F::Compute* sum) {
   using C = typename F::Compute;
   const AttentionArgs& a = c.a;
   const C keep_scale = static_cast<C>(a.dropout.scale);
@@ -103,7 +103,7 @@ TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* bes
         const double sink = a.sinks[c.w.head[slot]];
         // A row without keys keeps its sinks.
         const double top = weight == C(0) || sink > peak ? sink : peak;
-        if (top != -__builtin_inf()) {
+        if (top != -__builtin_inf() || weight != weight) {
           const double share = weight == C(0) ? 0.0 : __builtin_exp(peak - top);
           const double all = static_cast<double>(weight) * share + __builtin_exp(sink - top);
           factor = static_cast<C>(share / all);
@@ -119,15 +119,17 @@ TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* bes
         norms[1] = factor;
       }
       factor *= keep_scale;
+      if (a.dropout.scale == 0.0) fill(sum + slot * c.w.value_stride, a.value_dim, C(0));
+      // Adding 0 turns -0 into 0: which of them a sum is depends on how often it was folded.
       T* out = out_base + c.row_offset(a.out, slot);
       const C* from = sum + slot * c.w.value_stride;
       int64_t d = 0;
       if (step == 1) {
         for (; d + kLanes<C> <= a.value_dim; d += kLanes<C>) {
-          store_as<C>(out + d, load(from + d) * factor);
+          store_as<C>(out + d, (load(from + d) + C(0)) * factor);
         }
       }
-      for (; d < a.value_dim; ++d) store_one<C>(out + d * step, from[d] * factor);
+      for (; d < a.value_dim; ++d) store_one<C>(out + d * step, (from[d] + C(0)) * factor);
     }
   }
 }

@@ -75,6 +75,17 @@ TEGULA_INLINE Vec<C> load_bias(const T* p, int64_t stride, int64_t count) {
       lanes[i] = static_cast<C>(load_one<float>(p + i * stride));
     }
     return lanes;
+  } else if constexpr (sizeof(T) > sizeof(C)) {
+    // A finite bias stays finite: only an infinite one masks.
+    constexpr double kLargest = __FLT_MAX__;
+    Vec<C> lanes{};
+    for (int64_t i = 0; i < kLanes<C> && i < count; ++i) {
+      double term = p[i * stride];
+      if (term > kLargest && term < kInfinity<double>) term = kLargest;
+      if (term < -kLargest && term > -kInfinity<double>) term = -kLargest;
+      lanes[i] = static_cast<C>(term);
+    }
+    return lanes;
   } else {
     return load_strided<C>(p, stride, count);
   }
@@ -191,7 +202,7 @@ TEGULA_INLINE Place<C> row_at(Context<T, F>& c, int64_t slot) {
 template <class T, class F, class C = typename F::Compute>
 TEGULA_INLINE Vec<C> with_options(Context<T, F>& c, Vec<C> score, const Place<C>& at,
                                   const C* additive) {
-  if (F::kUnitValues > 1 && c.natural) score *= c.score_scale;
+  if (c.score_scale != C(1)) score *= c.score_scale;
   if (c.a.softcap > 0) score = tanh<C>(score) * static_cast<C>(c.a.softcap);
   if (c.a.alibi != nullptr) {
     const Vec<Int<C>> distance = at.key - at.query - static_cast<Int<C>>(c.a.k_len - c.a.q_len);

@@ -25,7 +25,7 @@ TEGULA_NOINLINE void advance_maximum(Context<T, F>& c, const Block<typename F::C
     const Vec<C> point = reference_point<C>(best);
     store(c.w.rescale + lane, exp2<C>((before - point) * c.exponent));
     store(c.w.best + block.slot + lane, best);
-    store(c.w.shift + lane, F::kUnitValues > 1 && !c.natural ? point * c.exponent : point);
+    store(c.w.shift + lane, point);
   }
 }
 
@@ -39,16 +39,12 @@ TEGULA_NOINLINE void advance_total(Context<T, F>& c, const Block<typename F::Com
   }
 }
 
-// exp(score - maximum).
-template <bool kNatural, class F, class C = typename F::Compute>
+// exp(score - maximum). The difference comes first: it is exact where it matters, while the
+// rounding of a large product would show in the exponent.
+template <bool kScaled, class F, class C = typename F::Compute>
 TEGULA_INLINE Vec<C> weight_of(Vec<C> score, Vec<C> shift, C exponent) {
-  if constexpr (kNatural) {
-    score = (score - shift) * exponent;
-  } else if constexpr (F::kUnitValues > 1) {
-    score = score * exponent - shift;
-  } else {
-    score = score - shift;
-  }
+  score = score - shift;
+  if constexpr (kScaled) score = score * exponent;
   if constexpr (F::kUnitValues > 1) {
     return exp2<C, Exp2ShortPolynomial>(score);
   } else {
@@ -58,7 +54,7 @@ TEGULA_INLINE Vec<C> weight_of(Vec<C> score, Vec<C> shift, C exponent) {
 
 // Many rows: weights[unit][row] and tile_sum of row vector j over keys `range`, whole
 // quads.
-template <bool kNatural, bool kDrop, class T, class F>
+template <bool kScaled, bool kDrop, class T, class F>
 TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Compute>& block, int j,
                                   KeyRange range) {
   using C = typename F::Compute;
@@ -73,7 +69,7 @@ TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Comp
     Vec<C> weight[kKeyQuad];
     TEGULA_UNROLL(4)
     for (int t = 0; t < kKeyQuad; ++t) {
-      weight[t] = weight_of<kNatural, F>(load(scores + (key + t) * width), shift, exponent);
+      weight[t] = weight_of<kScaled, F>(load(scores + (key + t) * width), shift, exponent);
       sum += weight[t];
     }
     if constexpr (kDrop) {
@@ -96,7 +92,7 @@ TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Comp
 
 // Few rows: weights[row][unit] and tile_sum of row r over keys `range`, whole vectors. The
 // sum runs over the keys one by one, as in a lane of weigh_column.
-template <bool kNatural, bool kDrop, class T, class F>
+template <bool kScaled, bool kDrop, class T, class F>
 TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute>& block, int r,
                                KeyRange range) {
   using C = typename F::Compute;
@@ -104,7 +100,7 @@ TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute
   C* scores = c.w.scores + r * kKeyTile;
   const Vec<C> shift = broadcast(c.w.shift[r]);
   for (int key = range.begin; key < range.end; key += kN) {
-    store(scores + key, weight_of<kNatural, F>(load(scores + key), shift, c.exponent));
+    store(scores + key, weight_of<kScaled, F>(load(scores + key), shift, c.exponent));
   }
   C sum = 0;
   for (int key = range.begin; key < range.end; ++key) sum += scores[key];
@@ -125,16 +121,16 @@ TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute
               range.end - range.begin);
 }
 
-template <bool kNatural, bool kDrop, class T, class F>
+template <bool kScaled, bool kDrop, class T, class F>
 TEGULA_INLINE void weigh(Context<T, F>& c, const Block<typename F::Compute>& block, bool whole) {
   if (block.few()) {
     const KeyRange range = vectors_of(c, block);
-    for (int r = 0; r < block.rows; ++r) weigh_row<kNatural, kDrop>(c, block, r, range);
+    for (int r = 0; r < block.rows; ++r) weigh_row<kScaled, kDrop>(c, block, r, range);
     return;
   }
   for (int j = 0; j < block.vectors(); ++j) {
     const KeyRange range = whole ? KeyRange{0, c.tile.count} : quads_of(c, block, j);
-    weigh_column<kNatural, kDrop>(c, block, j, range);
+    weigh_column<kScaled, kDrop>(c, block, j, range);
   }
 }
 
@@ -143,10 +139,11 @@ template <class T, class F>
 TEGULA_INLINE void softmax_block(Context<T, F>& c, const Block<typename F::Compute>& block,
                                  bool whole) {
   advance_maximum(c, block);
+  const bool scaled = c.exponent != 1;
   if (c.a.dropout.active()) {
-    c.natural ? weigh<true, true>(c, block, whole) : weigh<false, true>(c, block, whole);
+    scaled ? weigh<true, true>(c, block, whole) : weigh<false, true>(c, block, whole);
   } else {
-    c.natural ? weigh<true, false>(c, block, whole) : weigh<false, false>(c, block, whole);
+    scaled ? weigh<true, false>(c, block, whole) : weigh<false, false>(c, block, whole);
   }
   advance_total(c, block);
 }

@@ -3,6 +3,7 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <bit>
 #include <vector>
@@ -13,6 +14,26 @@
 namespace tegula {
 
 namespace py = pybind11;
+
+// The GIL is free while this lives. When the interpreter shuts down meanwhile, taking it back
+// would unwind a daemon thread through destructors and abort the process; the thread stops
+// here for good instead.
+class GilRelease {
+ public:
+  GilRelease() : state_(PyEval_SaveThread()) {}
+  GilRelease(const GilRelease&) = delete;
+  GilRelease& operator=(const GilRelease&) = delete;
+  ~GilRelease() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) pause();
+    }
+  }
+
+ private:
+  PyThreadState* state_;
+};
 
 // The arrays of one call. Views point into them, so an Arrays outlives its Views and
 // is destroyed with the GIL held.

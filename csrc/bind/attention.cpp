@@ -90,8 +90,12 @@ struct Inputs {
                                key_heads, " heads of k and v (shapes ", shape_text(given_q),
                                " and ", shape_text(given_k), ")"));
     }
-    if (k.size(1) > std::numeric_limits<int32_t>::max() - kKeyChunk) {
-      throw ValueError(message("k has ", k.size(1), " keys; at most 2^31 - 1025 are possible"));
+    for (const auto& [view, name] : {std::pair{&q, "q"}, std::pair{&k, "k"}}) {
+      for (const int axis : {1, 2}) {
+        if (view->size(axis) <= std::numeric_limits<int32_t>::max() - kKeyChunk) continue;
+        throw ValueError(message(name, " has ", view->size(axis), axis == 1 ? " rows" : " heads",
+                                 "; at most 2^31 - 1025 are possible"));
+      }
     }
   }
 
@@ -156,7 +160,9 @@ py::object attention(py::handle q, py::handle k, py::handle v, py::handle out, p
   a.q_len = in.q.size(1), a.k_len = in.k.size(1);
   a.dim = in.q.size(0), a.value_dim = in.v.size(0);
   a.scale = scale ? *scale : a.dim > 0 ? 1.0 / std::sqrt(static_cast<double>(a.dim)) : 1.0;
-  a.softcap = softcap;
+  // Beyond these no float32 can tell a cap from none, or the capped scores from 0.
+  constexpr double kTightest = 1e-30, kLoosest = 1e30;
+  a.softcap = softcap <= 0 || softcap > kLoosest ? 0.0 : std::max(softcap, kTightest);
   a.dropout = make_dropout(dropout_p, seed);
   if (!lo.is_none() || !dense.is_none()) {
     View pairs;
@@ -221,7 +227,7 @@ py::object attention(py::handle q, py::handle k, py::handle v, py::handle out, p
     weights = std::move(fresh);
   }
   {
-    py::gil_scoped_release unlocked;
+    GilRelease unlocked;
     attention_forward(a, threads);
   }
   if (return_lse && return_weights) return py::make_tuple(result, lse, weights);

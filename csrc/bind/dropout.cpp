@@ -18,7 +18,7 @@ py::array dropout_mask(uint64_t seed, double p, const std::vector<int64_t>& shap
   const int64_t lines = columns > 0 ? result.size() / columns : 0;
   const Dropout dropout = make_dropout(p, seed);
   constexpr double kWorkPerElement = 100.0;
-  py::gil_scoped_release unlocked;
+  GilRelease unlocked;
   const double work = kWorkPerElement * static_cast<double>(lines) * static_cast<double>(columns);
   parallel_for(lines, threads_for(work, 0), [&](int64_t line) {
     bool* out = kept + line * columns;

@@ -44,7 +44,7 @@ py::object embed(py::handle ids, py::handle weight, int64_t padding_idx, bool ze
   } else {
     args.out = arrays.output(out, "out", args.weight.dtype, shape);
   }
-  py::gil_scoped_release unlocked;
+  GilRelease unlocked;
   embedding(args);
   return out;
 }

@@ -24,7 +24,7 @@ void fill(py::handle out, py::handle lo, py::handle hi, py::handle dense, int th
     args.dense = spread(arrays.input(dense, "dense"), "dense", DType::kBool, 4, given);
   }
   args.out = arrays.output(out, "out", dtype, {given.shape, given.shape + 4});
-  py::gil_scoped_release release;
+  GilRelease release;
   mask_fill(args, threads);
 }
 
@@ -39,7 +39,7 @@ bool scan(py::handle dense, py::handle lo, py::handle hi, int threads) {
   const std::vector<int64_t> rows(args.dense.shape, args.dense.shape + 3);
   args.lo = arrays.output(lo, "lo", DType::kInt32, rows);
   args.hi = arrays.output(hi, "hi", DType::kInt32, rows);
-  py::gil_scoped_release release;
+  GilRelease release;
   return mask_scan(args, threads);
 }
 

@@ -30,6 +30,10 @@ PYBIND11_MODULE(_core, module) {
     if (error) translate(error);
   });
 
+  // pybind11 finds NumPy's functions at first use, and lets go of the GIL for it: now rather
+  // than in a thread that the interpreter may be leaving behind.
+  py::dtype::of<float>();
+
   module.attr("compiler") = __VERSION__;
   module.def("isa_name", [] { return kernels().name; });
   module.def("set_isa", &set_isa, py::arg("name"));

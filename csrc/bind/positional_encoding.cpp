@@ -38,7 +38,7 @@ py::object encode(py::handle positions, int64_t dim, double base, bool split, bo
   } else {
     args.out = arrays.output(out, "out", type, shape);
   }
-  py::gil_scoped_release unlocked;
+  GilRelease unlocked;
   positional_encoding(args);
   return out;
 }

@@ -31,7 +31,7 @@ namespace {
 template <class T, int kBytes>
 struct VecType {
   typedef T Aligned __attribute__((vector_size(kBytes), may_alias));
-  typedef T Unaligned __attribute__((vector_size(kBytes), aligned(alignof(T)), may_alias));
+  typedef T Unaligned __attribute__((vector_size(kBytes), aligned(1), may_alias));
 };
 
 template <class T>
@@ -249,7 +249,7 @@ TEGULA_INLINE void load_transposed(const T* const* rows, int64_t offset, Vec<T>*
 // A vector's worth of 16-bit numbers that widen to kLanes<float> floats.
 typedef uint16_t Bits16 __attribute__((vector_size(kVectorBytes / 2), may_alias));
 typedef uint16_t UnalignedBits16
-    __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+    __attribute__((vector_size(kVectorBytes / 2), aligned(1), may_alias));
 
 TEGULA_INLINE Vec<float> widen(const BFloat16*, Bits16 bits) {
 #if defined(TEGULA_ISA_AVX512)

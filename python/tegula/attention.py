@@ -138,8 +138,8 @@ def attention(
             raise ValueError(f"softcap must be positive, got {softcap}; None switches it off")
     if alibi is not None:
         alibi = per_head(alibi, "alibi")
-        if not np.isfinite(alibi).all():
-            raise ValueError(f"alibi must be finite, got {alibi}")
+        if not (np.abs(alibi) <= np.finfo(np.float32).max).all():
+            raise ValueError(f"alibi must be finite in float32, got {alibi}")
     if sinks is not None:
         sinks = per_head(sinks, "sinks")
     if dropout_p != 0.0 or seed is not None:
@@ -243,6 +243,7 @@ def merge_attention(
             raise TypeError(f"{name} must be a NumPy array, got {kind.__module__}.{kind.__qualname__}")
     if out1.dtype != out2.dtype:
         raise TypeError(f"out2 has dtype {out2.dtype} but out1 has dtype {out1.dtype}")
+    checks.float_dtype(out1.dtype)
     compute = np.dtype(np.float64 if out1.dtype == np.float64 else np.float32)
     for name in ("lse1", "lse2"):
         if named[name].dtype != compute:
@@ -254,15 +255,16 @@ def merge_attention(
             raise ValueError(f"{name} must have shape {out1.shape[:-1]}, got {named[name].shape}")
     peak = np.maximum(lse1, lse2)
     point = np.where(peak == -np.inf, 0, peak).astype(compute)
-    weight1, weight2 = np.exp(lse1 - point), np.exp(lse2 - point)
-    total = weight1 + weight2
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weight1, weight2 = np.exp(lse1 - point), np.exp(lse2 - point)
+        total = weight1 + weight2
         lse = point + np.log(total)
     divisor = np.where(total == 0, 1, total).astype(compute)
 
     def share(out: np.ndarray, weight: np.ndarray) -> np.ndarray:
         factor = (weight / divisor)[..., None]
         # A side without keys takes no part, whatever it holds.
-        return np.where(factor == 0, 0, out.astype(compute) * factor)
+        with np.errstate(invalid="ignore"):
+            return np.where(factor == 0, 0, out.astype(compute) * factor)
 
     return (share(out1, weight1) + share(out2, weight2)).astype(out1.dtype), lse

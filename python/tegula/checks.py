@@ -20,7 +20,10 @@ def real(value: Any, name: str) -> float:
     numbers = (int, float, np.integer, np.floating)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:
+        result = math.inf
     if not math.isfinite(result):
         raise ValueError(f"{name} must be finite, got {result}")
     return result
