@@ -1,6 +1,7 @@
 #include "attention.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 #include "../base/arena.h"
@@ -73,14 +74,18 @@ double work_of(const AttentionArgs& a) {
 }
 
 AttentionTask task_of(const Plan& plan, const AttentionArgs& a, int64_t index) {
-  const int64_t unit = index / plan.row_tasks;
-  // Last rows first: under a causal mask they are the longest.
-  const int64_t part = plan.row_tasks - 1 - index % plan.row_tasks;
   const int64_t units_of_batch = a.heads / plan.heads;
+  const int64_t tasks_of_batch = units_of_batch * plan.row_tasks;
+  const int64_t place = index % tasks_of_batch;
+  // Neighbours in memory follow each other: the rows of a head, or the heads of a row.
+  const bool heads_together = std::abs(a.k.step(2)) < std::abs(a.k.step(1));
+  const int64_t unit = heads_together ? place % units_of_batch : place / plan.row_tasks;
+  const int64_t part = heads_together ? place / units_of_batch : place % plan.row_tasks;
   AttentionTask task;
-  task.batch = unit / units_of_batch;
-  task.first_head = unit % units_of_batch * plan.heads;
-  task.row_begin = part * plan.task_rows;
+  task.batch = index / tasks_of_batch;
+  task.first_head = unit * plan.heads;
+  // Last rows first: under a causal mask they are the longest.
+  task.row_begin = (plan.row_tasks - 1 - part) * plan.task_rows;
   task.row_end = std::min(plan.rows, task.row_begin + plan.task_rows);
   task.chunk_end = plan.chunks;
   return task;

@@ -249,7 +249,7 @@ struct Context {
     tile.value_stride = w.value_stride;
   }
 
-  // The tile's keys that some row sees as columns [unit][kKeyTile], for blocks of few rows.
+  // The tile's keys that some row sees as columns [unit][kKeyTile<F>], for blocks of few rows.
   // There the memory decides: beyond the second cache, this tile's values and the next
   // one's keys are sent for while the columns are made.
   TEGULA_NOINLINE void pack_key_columns() {
@@ -267,11 +267,11 @@ struct Context {
         rows[i] = key_row(key + i);
         if (!far) continue;
         prefetch_row(value_row(key + i), a.value_dim);
-        if (tile.begin + key + i + kKeyTile < sight.end) {
-          prefetch_row(key_row(key + i + kKeyTile), a.dim);
+        if (tile.begin + key + i + kKeyTile<F> < sight.end) {
+          prefetch_row(key_row(key + i + kKeyTile<F>), a.dim);
         }
       }
-      pack_columns<F>(rows, a.k.step(0), a.dim, C(1), w.key_columns + key, kKeyTile);
+      pack_columns<F>(rows, a.k.step(0), a.dim, C(1), w.key_columns + key, kKeyTile<F>);
     }
   }
 
@@ -283,7 +283,7 @@ struct Context {
   TEGULA_INLINE void enter_tile(int32_t begin) {
     tile = {};
     tile.begin = begin;
-    tile.count = static_cast<int32_t>(smaller(kKeyTile, a.k_len - begin));
+    tile.count = static_cast<int32_t>(smaller(kKeyTile<F>, a.k_len - begin));
   }
 };
 

@@ -39,7 +39,8 @@ TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
   const int32_t chunk_begin = static_cast<int32_t>(chunk * kKeyChunk);
   const KeyRange keys = intersect(
       c.sight, {chunk_begin, static_cast<int32_t>(smaller(c.a.k_len, (chunk + 1) * kKeyChunk))});
-  for (int32_t begin = keys.begin / kKeyTile * kKeyTile; begin < keys.end; begin += kKeyTile) {
+  for (int32_t begin = keys.begin / kKeyTile<F> * kKeyTile<F>; begin < keys.end;
+       begin += kKeyTile<F>) {
     c.enter_tile(begin);
     for (int i = 0; i < c.block_count; ++i) {
       const Block<C>& block = c.w.blocks[i];

@@ -11,8 +11,9 @@ namespace {
 template <class C>
 inline constexpr int kBlockRows = kBlockVectors * kLanes<C>;
 
-// Keys of a score tile. Tiles lie at multiples of it.
-inline constexpr int kKeyTile = 128;
+// Keys of a score tile: as many units in every format. Tiles lie at multiples of it.
+template <class F>
+inline constexpr int kKeyTile = 128 * F::kUnitValues;
 // Ranges of scores and weights are rounded to this many keys: what one Philox call
 // decides, and a whole number of units in every format.
 inline constexpr int kKeyQuad = 4;
@@ -23,7 +24,7 @@ inline constexpr int kFewRows = 4;
 template <class C>
 inline constexpr int kCutRows = kLanes<C> / 2 > kFewRows ? kLanes<C> / 2 : kFewRows + 1;
 
-static_assert(kKeyChunk % kKeyTile == 0 && kKeyTile % kKeyQuad == 0);
+static_assert(kKeyChunk % 256 == 0 && 128 % kKeyQuad == 0);
 
 // Rows of a value tile. Such a group lies within one vector of rows and shares a key range.
 template <class C>
@@ -75,7 +76,7 @@ template <class F>
 struct Workspace {
   using C = typename F::Compute;
   using Unit = typename F::Unit;
-  static constexpr int64_t kTile = kKeyTile * kBlockRows<C>;
+  static constexpr int64_t kTile = kKeyTile<F> * kBlockRows<C>;
 
   char* next;
   int64_t units;         // of a q or k row
@@ -126,10 +127,10 @@ struct Workspace {
     shift = take<C>(kBlockRows<C>), rescale = take<C>(kBlockRows<C>);
 
     scores = take<C>(kTile), additive = take<C>(kTile), weights = take<Unit>(kTile);
-    keys = take<Unit>(kKeyTile * packed_units);
-    key_columns = take<Unit>(kKeyTile * packed_units);
-    values = take<Unit>(kKeyTile * value_stride);
-    clean_values = take<Unit>(kKeyTile * value_stride);
+    keys = take<Unit>(kKeyTile<F> * packed_units);
+    key_columns = take<Unit>(kKeyTile<F> * packed_units);
+    values = take<Unit>(kKeyTile<F> * value_stride);
+    clean_values = take<Unit>(kKeyTile<F> * value_stride);
   }
 };
 

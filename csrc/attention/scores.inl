@@ -60,7 +60,7 @@ TEGULA_INLINE void score_rows(Context<T, F>& c, const Block<typename F::Compute>
   Vec<typename F::Compute> unused[4] = {};
   for_panels<4>(range.begin / kN, range.end / kN, [&](int64_t first, auto vectors) {
     score_tile<F, kRows, vectors.value>(rows, row_bytes, c.w.units, c.w.key_columns + first * kN,
-                                        kKeyTile, c.w.scores + first * kN, kKeyTile, unused);
+                                        kKeyTile<F>, c.w.scores + first * kN, kKeyTile<F>, unused);
   });
 }
 
@@ -143,7 +143,7 @@ TEGULA_NOINLINE void fill_additive(Context<T, F>& c, const Block<typename F::Com
     for (int key = 0; key < c.tile.count; key += kN) {
       if (block.few()) {
         for (int i = 0; i < kN && j * kN + i < block.rows; ++i) {
-          store(c.w.additive + (j * kN + i) * kKeyTile + key,
+          store(c.w.additive + (j * kN + i) * kKeyTile<F> + key,
                 terms_of(bias_rows[i], dense_rows[i], key));
         }
         continue;
@@ -272,7 +272,7 @@ TEGULA_NOINLINE void score_mixed_columns(Context<T, F>& c,
                                          const Block<typename F::Compute>& block) {
   using C = typename F::Compute;
   KeyRange ranges[kBlockVectors];
-  KeyRange all{kKeyTile, 0};
+  KeyRange all{kKeyTile<F>, 0};
   for (int j = 0; j < block.vectors(); ++j) {
     ranges[j] = quads_of(c, block, j);
     if (ranges[j].empty()) continue;
@@ -328,11 +328,11 @@ TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Co
     Place<C> at = row_at(c, block.slot + r);
     Vec<C> best = broadcast(-kInfinity<C>);
     for (int key = range.begin; key < range.end; key += kLanes<C>) {
-      C* scores = c.w.scores + r * kKeyTile + key;
+      C* scores = c.w.scores + r * kKeyTile<F> + key;
       at.key = lane_numbers<Int<C>>() + static_cast<Int<C>>(c.tile.begin + key);
       Vec<C> score = load(scores);
       if (modified) {
-        score = with_options(c, score, at, c.w.additive + r * kKeyTile + key);
+        score = with_options(c, score, at, c.w.additive + r * kKeyTile<F> + key);
       }
       score = visible_or(score, at);
       store(scores, score);

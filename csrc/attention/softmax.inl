@@ -97,7 +97,7 @@ TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute
                                KeyRange range) {
   using C = typename F::Compute;
   constexpr int kN = kLanes<C>;
-  C* scores = c.w.scores + r * kKeyTile;
+  C* scores = c.w.scores + r * kKeyTile<F>;
   const Vec<C> shift = broadcast(c.w.shift[r]);
   for (int key = range.begin; key < range.end; key += kN) {
     store(scores + key, weight_of<kScaled, F>(load(scores + key), shift, c.exponent));
@@ -117,7 +117,7 @@ TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute
       }
     }
   }
-  F::units_of(scores + range.begin, c.w.weights + (r * kKeyTile + range.begin) / F::kUnitValues,
+  F::units_of(scores + range.begin, c.w.weights + (r * kKeyTile<F> + range.begin) / F::kUnitValues,
               range.end - range.begin);
 }
 

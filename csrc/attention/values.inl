@@ -21,7 +21,7 @@ TEGULA_INLINE void add_values(Context<T, F>& c, const Block<typename F::Compute>
   const int64_t d = first * kLanes<typename F::Compute>;
   // weights[unit][row] or weights[row][unit], see scores.inl
   const int64_t unit_step = block.few() ? 1 : block.width();
-  const int64_t row_step = block.few() ? kKeyTile / F::kUnitValues : 1;
+  const int64_t row_step = block.few() ? kKeyTile<F> / F::kUnitValues : 1;
   value_tile<F, kRows, kVectors>(
       c.w.weights + range.begin * unit_step + row * row_step, unit_step, row_step,
       values + range.begin * value_stride + d, value_stride, range.end - range.begin,
@@ -46,7 +46,7 @@ TEGULA_INLINE bool boundary_values_finite(Context<T, F>& c,
                                           const Block<typename F::Compute>& block) {
   const KeyRange some = units_of_keys<F>(c.tile.local(block.sight.some));
   KeyRange every = c.tile.local(block.sight.every);
-  if (c.tile.hides || every.empty()) every = {kKeyTile, kKeyTile};
+  if (c.tile.hides || every.empty()) every = {kKeyTile<F>, kKeyTile<F>};
   // Units that lie wholly inside `every` are no boundary.
   const int inner_begin = (every.begin + F::kUnitValues - 1) / F::kUnitValues;
   const int inner_end = every.end / F::kUnitValues;
@@ -70,7 +70,7 @@ TEGULA_INLINE bool sees(Context<T, F>& c, const Block<typename F::Compute>& bloc
   const int64_t at = c.tile.begin + key;
   if (at < c.w.lo[slot] || at >= c.w.hi[slot]) return false;
   if (!c.additive) return true;
-  const int64_t place = block.few() ? row * kKeyTile + key : key * block.width() + row;
+  const int64_t place = block.few() ? row * kKeyTile<F> + key : key * block.width() + row;
   return c.w.additive[place] != -kInfinity<C>;
 }
 

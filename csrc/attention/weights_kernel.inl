@@ -23,8 +23,8 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
       for (int64_t key = 0; key < a.k_len; ++key) out[key * step] = T{};
     }
   }
-  for (int32_t begin = c.sight.begin / kKeyTile * kKeyTile; begin < c.sight.end;
-       begin += kKeyTile) {
+  for (int32_t begin = c.sight.begin / kKeyTile<F> * kKeyTile<F>; begin < c.sight.end;
+       begin += kKeyTile<F>) {
     c.enter_tile(begin);
     for (int b = 0; b < c.block_count; ++b) {
       const Block<C>& block = c.w.blocks[b];
@@ -38,7 +38,7 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
         T* out = out_base + c.row_offset(a.weights, slot) + begin * step;
         for (int key = 0; key < c.tile.count; ++key) {
           if (!sees(c, block, r, key)) continue;
-          const C score = c.w.scores[block.few() ? r * kKeyTile + key : key * block.width() + r];
+          const C score = c.w.scores[block.few() ? r * kKeyTile<F> + key : key * block.width() + r];
           const Vec<C> weight = exp2<C>(broadcast((score - point) * c.exponent));
           store_one<C>(out + key * step, weight[0] * norms[1]);
         }

@@ -8,10 +8,12 @@ namespace {
 
 // Polynomials for 2^f on [0, 1): minimax in relative error, with p(0) = 1 exactly, so
 // that 2^0 is 1 and rescaling by it changes no bit. Lowest power first.
+// kFlush: results below the smallest normal number become 0.
 template <class T>
 struct Exp2Polynomial;
 template <>
 struct Exp2Polynomial<float> {  // relative error 2.0e-9
+  static constexpr bool kFlush = true;
   static constexpr float kTerms[] = {1.0f,
                                      0.693147044443366555f,
                                      0.240229305551738541f,
@@ -22,6 +24,7 @@ struct Exp2Polynomial<float> {  // relative error 2.0e-9
 };
 template <>
 struct Exp2Polynomial<double> {  // relative error 3.2e-18
+  static constexpr bool kFlush = true;
   static constexpr double kTerms[] = {1.0,
                                       0.693147180559945928,
                                       0.240226506959063303,
@@ -36,8 +39,9 @@ struct Exp2Polynomial<double> {  // relative error 3.2e-18
                                       6.26346527342259027e-10};
 };
 // One term less where weights are rounded to bfloat16 next: only their float32 sum, the
-// log-sum-exp, shows more than that. Relative error 8.2e-8.
+// log-sum-exp, shows more than that. Relative error 8.2e-8. That rounding flushes, too.
 struct Exp2ShortPolynomial {
+  static constexpr bool kFlush = false;
   static constexpr float kTerms[] = {1.0f,
                                      0.693151311807522955f,
                                      0.240164450136067553f,
@@ -82,6 +86,10 @@ TEGULA_INLINE Vec<T> exp2(Vec<T> x) {
     const Vec<T> fraction =
         reinterpret_cast<Vec<T>>(_mm512_reduce_ps(reinterpret_cast<__m512>(x), kToFloor));
     const Vec<T> power = polynomial(Polynomial::kTerms, fraction);
+    if constexpr (!Polynomial::kFlush) {
+      return reinterpret_cast<Vec<T>>(
+          _mm512_scalef_ps(reinterpret_cast<__m512>(power), reinterpret_cast<__m512>(x)));
+    }
     const __mmask16 normal =
         _mm512_cmp_ps_mask(reinterpret_cast<__m512>(x), _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
     return reinterpret_cast<Vec<T>>(_mm512_maskz_scalef_ps(normal, reinterpret_cast<__m512>(power),
