@@ -109,8 +109,21 @@ void attention_forward(const AttentionArgs& a, int threads) {
     });
   };
   if (!plan.split) {
-    run(tasks,
-        [&](int64_t index, void* scratch) { kernel.forward(a, task_of(plan, a, index), scratch); });
+    // A head that is one task is over before the hardware has learnt where the next one lies;
+    // within the second cache that does not matter.
+    constexpr int64_t kSecondCache = int64_t{1} << 20;
+    const int64_t bytes = a.batch * (a.heads * a.q_len + a.key_heads * a.k_len) *
+                          (a.dim + a.value_dim) * item_size(a.q.dtype);
+    const bool short_heads =
+        plan.row_tasks == 1 && plan.heads == 1 && !a.lo && bytes > kSecondCache;
+    run(tasks, [&](int64_t index, void* scratch) {
+      AttentionTask task = task_of(plan, a, index);
+      if (short_heads && index + threads < tasks) {
+        const AttentionTask next = task_of(plan, a, index + threads);
+        task.next_batch = next.batch, task.next_head = next.first_head;
+      }
+      kernel.forward(a, task, scratch);
+    });
   } else {
     const size_t partial_bytes = kernel.partial_bytes(a, plan.task_rows);
     Arena partials;

@@ -40,6 +40,14 @@ struct Context {
   Tile<F> tile;
   const T *key_base, *value_base;  // of the key/value head
 
+  // Rows of the next head, sent for bit by bit.
+  struct Ahead {
+    const char* row;
+    int64_t row_bytes, step, rows;
+  };
+  Ahead ahead[4];
+  int ahead_count = 0;
+
   bool additive;      // a bias or a dense mask
   bool natural;       // scores are in natural units: softcap, ALiBi or a bias
   C query_scale;      // goes into q
@@ -72,6 +80,38 @@ struct Context {
     key_base = a.k.at<T>(batch_offset(a.k) + key_head * a.k.step(2));
     value_base = a.v.at<T>(batch_offset(a.v) + key_head * a.v.step(2));
     read_rows();
+    if (task.next_head >= 0) {
+      const int64_t key_head_ahead = task.next_head / (a.heads / a.key_heads);
+      look_ahead(a.out, task.next_head);
+      look_ahead(a.v, key_head_ahead);
+      look_ahead(a.k, key_head_ahead);
+      look_ahead(a.q, task.next_head);
+    }
+  }
+
+  TEGULA_INLINE void look_ahead(const View& view, int64_t head) {
+    const int64_t size = sizeof(T);
+    if (view.step(0) != 1) return;
+    const T* row =
+        view.at<T>(view.lead_offset(task.next_batch, view.rank - 3) + head * view.step(2));
+    ahead[ahead_count++] = {reinterpret_cast<const char*>(row), view.size(0) * size,
+                            view.step(1) * size, view.size(1)};
+  }
+
+  // Sends for some lines of the next head; called between tiles, a few lines at a time, so
+  // that they travel while this head is computed.
+  TEGULA_NOINLINE void prefetch_ahead() {
+    for (int64_t bytes = 2048; bytes > 0 && ahead_count > 0;) {
+      Ahead& area = ahead[ahead_count - 1];
+      if (area.rows == 0) {
+        --ahead_count;
+        continue;
+      }
+      for (int64_t at = 0; at < area.row_bytes; at += 64) __builtin_prefetch(area.row + at, 0, 2);
+      bytes -= area.row_bytes > 64 ? area.row_bytes : 64;
+      area.row += area.step;
+      --area.rows;
+    }
   }
 
   // Scores must pass through finish_scores even where every row sees every key.

@@ -19,6 +19,7 @@ TEGULA_INLINE void score_columns(Context<T, F>& c, const typename F::Unit* queri
   const int64_t step = c.tile.key_bytes, units = c.w.units;
   int key = begin;
   for (; key + kScoreRows <= end; key += kScoreRows, keys += kScoreRows * step) {
+    if (c.ahead_count > 0) c.prefetch_ahead();
     score_tile<F, kScoreRows, kVectors>(keys, step, units, queries, width, scores + key * width,
                                         width, best);
   }
