@@ -111,7 +111,6 @@ void attention_forward(const AttentionArgs& a, int threads) {
   if (!plan.split) {
     // A head that is one task is over before the hardware has learnt where the next one lies;
     // within the second cache that does not matter.
-    constexpr int64_t kSecondCache = int64_t{1} << 20;
     const int64_t bytes = a.batch * (a.heads * a.q_len + a.key_heads * a.k_len) *
                           (a.dim + a.value_dim) * item_size(a.q.dtype);
     const bool short_heads =

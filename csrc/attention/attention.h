@@ -29,6 +29,9 @@ namespace tegula {
 // Keys of one independent softmax; partial results are merged in order.
 inline constexpr int64_t kKeyChunk = 1024;
 
+// Inputs beyond this many bytes are worth sending for ahead of their use.
+inline constexpr int64_t kSecondCache = int64_t{1} << 20;
+
 struct AttentionArgs {
   View q, k, v, out;
   View lse;      // empty: not wanted

@@ -49,7 +49,7 @@ struct Context {
   int ahead_count = 0;
 
   bool additive;      // a bias or a dense mask
-  bool natural;       // scores are in natural units: softcap, ALiBi or a bias
+  bool natural;       // scores are in natural units: options, or a scale above 1
   C query_scale;      // goes into q
   C score_scale;      // goes into the scores
   C exponent;         // score * exponent is the exponent of 2
@@ -114,7 +114,7 @@ struct Context {
     }
   }
 
-  // Scores must pass through finish_scores even where every row sees every key.
+  // Scores must pass through with_options even where every row sees every key.
   TEGULA_INLINE bool modified() const {
     return additive || a.softcap > 0 || a.alibi != nullptr || score_scale != C(1);
   }
@@ -295,7 +295,6 @@ struct Context {
   TEGULA_NOINLINE void pack_key_columns() {
     tile.columns = true;
     const KeyRange range = tile.local(sight);
-    constexpr int64_t kSecondCache = int64_t{1} << 20;
     const bool far =
         a.batch * a.key_heads * a.k_len * (a.dim + a.value_dim) * static_cast<int64_t>(sizeof(T)) >
         kSecondCache;
