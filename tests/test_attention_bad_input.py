@@ -204,7 +204,7 @@ def test_the_native_call_checks_what_it_reads():
     q = np.ones((1, 2, 50, 8), np.float32)
     rows, pairs = np.zeros((1, 1, 2), np.int32), np.ones((1, 1, 3, 3), bool)
     options = {"alibi": None, "sinks": None, "scale": None, "softcap": 0.0, "dropout_p": 0.0, "seed": 0}
-    options |= {"layout": "bhld", "return_lse": False, "return_weights": False, "threads": 1, "out": None}
+    options |= {"layout": "bhld", "lse": False, "weights": False, "threads": 1, "out": None}
     none = {"lo": None, "hi": None, "dense": None, "bias": None}
     for wrong in (
         {"lo": rows, "hi": rows},

@@ -69,7 +69,7 @@ def attention(
     dropout_p: float,
     seed: int,
     layout: str,
-    return_lse: bool,
-    return_weights: bool,
+    lse: bool | NDArray[Any],
+    weights: bool | NDArray[Any],
     threads: int,
 ) -> Any: ...
