@@ -81,6 +81,19 @@ struct DropoutWords {
   }
 };
 
+// A vector's worth of words, one a lane of C.
+template <class C>
+TEGULA_INLINE Vec<UInt<C>> dropout_words(const uint32_t* words) {
+  if constexpr (sizeof(C) == 4) {
+    return load_unaligned(words);
+  } else {
+    typedef uint32_t HalfWords __attribute__((vector_size(kVectorBytes / 2)));
+    HalfWords narrow_words;
+    __builtin_memcpy(&narrow_words, words, sizeof narrow_words);
+    return __builtin_convertvector(narrow_words, Vec<uint64_t>);
+  }
+}
+
 // What one row of the output is made of.
 template <class T>
 struct RowInputs {
@@ -117,15 +130,7 @@ TEGULA_INLINE Line make_line(const RowInputs<T>& row, int64_t x) {
       if constexpr (kAddends > 0) sum += load_unaligned(row.addend[0] + column);
       if constexpr (kAddends > 1) sum += load_unaligned(row.addend[1] + column);
       if constexpr (kDropout) {
-        Vec<UInt<C>> words;
-        if constexpr (sizeof(C) == 4) {
-          words = load_unaligned(row.dropout->words + column);
-        } else {
-          typedef uint32_t HalfWords __attribute__((vector_size(kVectorBytes / 2)));
-          HalfWords narrow_words;
-          __builtin_memcpy(&narrow_words, row.dropout->words + column, sizeof narrow_words);
-          words = __builtin_convertvector(narrow_words, Vec<uint64_t>);
-        }
+        const Vec<UInt<C>> words = dropout_words<C>(row.dropout->words + column);
         sum = words >= row.threshold ? sum * row.survivor : Vec<C>{};
       }
       sums[i] = sum;

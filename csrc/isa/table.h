@@ -3,6 +3,7 @@
 
 #include "../attention/attention.h"
 #include "../embedding/embedding.h"
+#include "../embedding/embedding_backward.h"
 #include "../mask/mask.h"
 #include "../positional_encoding/positional_encoding.h"
 
@@ -15,6 +16,7 @@ struct KernelTable {
   MaskKernels mask;
   PositionalEncodingKernels positional_encoding[4];
   EmbeddingKernels embedding[4];
+  EmbeddingBackwardKernels embedding_backward[4];
 };
 
 }  // namespace tegula

@@ -5,6 +5,7 @@ from ._version import __version__
 from .attention import attention, merge_attention
 from .dropout import dropout_mask
 from .embedding import embedding
+from .embedding_backward import embedding_backward
 from .positions import positional_encoding
 from .runtime import config, get_num_threads, set_isa, set_num_threads, show_config
 
@@ -14,6 +15,7 @@ __all__ = [
     "config",
     "dropout_mask",
     "embedding",
+    "embedding_backward",
     "get_num_threads",
     "masks",
     "merge_attention",

@@ -40,7 +40,31 @@ def embedding(
     dropout_p: float,
     seed: int,
     out: NDArray[Any] | None,
+    threads: int,
 ) -> NDArray[Any]: ...
+def embedding_backward(
+    grad: NDArray[Any],
+    ids: NDArray[Any],
+    num_rows: int,
+    padding_idx: int,
+    ignore_id: int | None,
+    scale: float,
+    dropout_p: float,
+    seed: int,
+    out: NDArray[Any] | None,
+    threads: int,
+) -> NDArray[Any]: ...
+def embedding_backward_sparse(
+    grad: NDArray[Any],
+    ids: NDArray[Any],
+    num_rows: int,
+    padding_idx: int,
+    ignore_id: int | None,
+    scale: float,
+    dropout_p: float,
+    seed: int,
+    threads: int,
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
 def dropout_mask(seed: int, p: float, shape: Sequence[int]) -> NDArray[Any]: ...
 def mask_fill(
     out: NDArray[Any],

@@ -85,3 +85,9 @@ def flag(value: Any, name: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
     return bool(value)
+
+
+def kind(value: Any) -> str:
+    """The type of `value` as an error names it: "list", "torch.Tensor"."""
+    found = type(value)
+    return found.__name__ if found.__module__ == "builtins" else f"{found.__module__}.{found.__name__}"

@@ -105,7 +105,7 @@ def embedding(
     """
     ids = checks.integers(ids, "ids")
     if not isinstance(weight, np.ndarray):
-        raise TypeError(f"weight must be a NumPy array, got {_kind(weight)}")
+        raise TypeError(f"weight must be a NumPy array, got {checks.kind(weight)}")
     if weight.ndim != 2:
         raise ValueError(f"weight must have shape (V, D), got {weight.shape}")
 
@@ -127,16 +127,16 @@ def embedding(
         segments = checks.integers(segments, "segments")
     for name, table in (("position_table", position_table), ("segment_table", segment_table)):
         if table is not None and not isinstance(table, (np.ndarray, str)):
-            raise TypeError(f"{name} must be a NumPy array, got {_kind(table)}")
+            raise TypeError(f"{name} must be a NumPy array, got {checks.kind(table)}")
 
     table = None if sinusoidal else position_table
     probability, number = checks.dropout(dropout_p, seed)
     return _core.embedding(
         ids,
         weight,
-        _padding_idx(padding_idx, weight.shape[0]),
+        checked_padding_idx(padding_idx, weight.shape[0]),
         checks.choice(pad_output, "pad_output", ("row", "zero")) == "zero",
-        _ignore_id(ignore_id),
+        checked_ignore_id(ignore_id),
         1.0 if scale is None else checks.real(scale, "scale"),
         positions,
         table,
@@ -146,10 +146,11 @@ def embedding(
         probability,
         number,
         out,
+        0,
     )
 
 
-def _padding_idx(padding_idx: Any, rows: int) -> int:
+def checked_padding_idx(padding_idx: Any, rows: int) -> int:
     """Counted from the start; -1 when there is none."""
     if padding_idx is None:
         return -1
@@ -159,7 +160,8 @@ def _padding_idx(padding_idx: Any, rows: int) -> int:
     return index % rows
 
 
-def _ignore_id(ignore_id: Any) -> int | None:
+def checked_ignore_id(ignore_id: Any) -> int | None:
+    """As an int that fits in 64 bits."""
     if ignore_id is None:
         return None
     number = checks.integer(ignore_id, "ignore_id")
@@ -170,8 +172,3 @@ def _ignore_id(ignore_id: Any) -> int | None:
 
 def _is_float(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-
-
-def _kind(value: Any) -> str:
-    kind = type(value)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
