@@ -41,23 +41,25 @@ void check(const EmbeddingBackwardArgs& args) {
 }
 
 void cut_into_pieces(EmbeddingGroups& groups) {
-  const Place* places = groups.places.entries.get();
+  const Place* places = groups.places.sorted;
   const int64_t count = groups.places.count;
   for (int64_t begin = 0; begin < count;) {
-    const int64_t first_piece = static_cast<int64_t>(groups.pieces.size());
     int64_t end = begin + 1;
     while (end < count && places[end].id == places[begin].id) ++end;
     const bool single = end - begin <= kEmbeddingPiece;
     for (; begin < end; begin += kEmbeddingPiece) {
-      groups.pieces.push_back({begin, groups.rows, single ? -1 : groups.partials++});
+      groups.pieces[groups.piece_count++] = {begin, groups.rows, single ? -1 : groups.partials++};
     }
     begin = end;
-    if (!single) {
-      groups.long_rows.push_back({first_piece, static_cast<int64_t>(groups.pieces.size())});
-    }
     ++groups.rows;
   }
-  groups.pieces.push_back({count, groups.rows, -1});
+  groups.pieces[groups.piece_count] = {count, groups.rows, -1};
+}
+
+// Rows of sums of the pieces that are joined.
+Arena& partial_arena() {
+  thread_local Arena arena;
+  return arena;
 }
 
 void sum_rows(const EmbeddingBackwardArgs& args, const EmbeddingGroups& groups, const View& out,
@@ -73,18 +75,17 @@ void sum_rows(const EmbeddingBackwardArgs& args, const EmbeddingGroups& groups, 
   plan.length = args.ids.rank > 0 ? args.ids.size(0) : 1;
   plan.factor = args.scale * args.dropout.scale;
   plan.dropout = args.dropout;
-  plan.places = groups.places.entries.get();
+  plan.places = groups.places.sorted;
   plan.place_count = count;
-  plan.pieces = groups.pieces.data();
+  plan.pieces = groups.pieces;
   plan.out = out.data;
   plan.out_stride = out.stride[0];
   plan.out_step = dim == 1 ? 1 : out.stride[1];
   plan.by_id = by_id;
   plan.zeros = zeros;
 
-  const std::unique_ptr<double[]> partials(
-      new double[static_cast<size_t>(groups.partials * embedding_padded(dim))]);
-  plan.partials = partials.get();
+  plan.partials = partial_arena().reserve(
+      static_cast<size_t>(groups.partials * embedding_padded(dim) * item_size(DType::kFloat64)));
 
   const EmbeddingBackwardKernels& kernel =
       kernels().embedding_backward[static_cast<int>(args.grad.dtype)];
@@ -93,27 +94,40 @@ void sum_rows(const EmbeddingBackwardArgs& args, const EmbeddingGroups& groups, 
   const int threads = threads_for(work, args.threads);
   const size_t scratch_bytes =
       static_cast<size_t>(kEmbeddingBackwardScratch * embedding_padded(dim) * 8);
-  // A task is the pieces that begin in a run of places.
+  // A task is the pieces that begin in a run of places. Tasks that are claimed one after the
+  // other lie far apart: fresh pages of the output are then made by the threads side by side.
   const int64_t task_places = std::max<int64_t>(1, kTaskElements / dim);
+  const int64_t tasks = (count + task_places - 1) / task_places;
+  const int64_t stride = (tasks + threads - 1) / threads;
   const auto first_from = [&](int64_t place) {
-    const auto found = std::lower_bound(
-        groups.pieces.begin(), groups.pieces.end() - 1, place,
-        [](const EmbeddingPiece& piece, int64_t value) { return piece.begin < value; });
-    return static_cast<int64_t>(found - groups.pieces.begin());
+    const EmbeddingPiece *begin = groups.pieces, *end = begin + groups.piece_count;
+    const auto before = [](const EmbeddingPiece& piece, int64_t at) { return piece.begin < at; };
+    return std::lower_bound(begin, end, place, before) - begin;
   };
-  parallel_for((count + task_places - 1) / task_places, threads, [&](int64_t task) {
+  parallel_for(stride * threads, threads, [&](int64_t turn) {
+    const int64_t task = turn % threads * stride + turn / threads;
     const int64_t first = first_from(task * task_places);
     const int64_t last = first_from((task + 1) * task_places);
+    if (first == last) return;
     kernel.sum_pieces(plan, first, last, thread_arena().reserve(scratch_bytes));
     thread_arena().trim();
   });
-  const int64_t long_rows = static_cast<int64_t>(groups.long_rows.size());
-  parallel_for(long_rows, threads, [&](int64_t i) {
-    const EmbeddingLongRow row = groups.long_rows[static_cast<size_t>(i)];
-    kernel.join_pieces(plan, row.first_piece, row.last_piece,
-                       thread_arena().reserve(scratch_bytes));
-    thread_arena().trim();
-  });
+  if (groups.partials > 0) {
+    constexpr int64_t kRun = 256;  // pieces looked at by one task
+    parallel_for((groups.piece_count + kRun - 1) / kRun, threads, [&](int64_t run) {
+      const EmbeddingPiece* pieces = groups.pieces;
+      const int64_t end = std::min(groups.piece_count, (run + 1) * kRun);
+      for (int64_t first = run * kRun; first < end; ++first) {
+        const bool begins = first == 0 || pieces[first].row != pieces[first - 1].row;
+        if (pieces[first].partial < 0 || !begins) continue;
+        int64_t last = first + 1;
+        while (pieces[last].row == pieces[first].row) ++last;
+        kernel.join_pieces(plan, first, last, thread_arena().reserve(scratch_bytes));
+      }
+      thread_arena().trim();
+    });
+  }
+  partial_arena().trim();
 }
 
 }  // namespace
@@ -125,11 +139,17 @@ EmbeddingGroups group_places(const EmbeddingBackwardArgs& args) {
       checked_range(args.ids, args.num_rows, args.has_ignored ? &args.ignored : nullptr, "id",
                     "ids", args.threads);
   if (args.dropout.p < 1.0) {  // otherwise nothing is left of any place
+    const size_t count = static_cast<size_t>(args.ids.count());
+    char* memory = groups.memory.reserve(count * (2 * sizeof(Place) + sizeof(EmbeddingPiece)) +
+                                         sizeof(EmbeddingPiece));
+    Place* places = reinterpret_cast<Place*>(memory);
+    groups.pieces = reinterpret_cast<EmbeddingPiece*>(places + 2 * count);
     // Ids are never negative once checked, so -1 is nobody.
     const int64_t ignored = args.has_ignored ? args.ignored : -1;
-    groups.places = places_by_id(args.ids, range, {args.padding_idx, ignored}, args.threads);
+    groups.places = places_by_id(args.ids, range, {args.padding_idx, ignored}, places,
+                                 places + count, args.threads);
+    cut_into_pieces(groups);
   }
-  cut_into_pieces(groups);
   return groups;
 }
 
@@ -140,11 +160,9 @@ void embedding_backward(const EmbeddingBackwardArgs& args, const EmbeddingGroups
 
 void embedding_backward_sparse(const EmbeddingBackwardArgs& args, const EmbeddingGroups& groups,
                                const View& ids, const View& rows) {
-  for (const EmbeddingPiece& piece : groups.pieces) {
-    if (piece.row < groups.rows) {
-      *ids.at<int64_t>(piece.row * ids.stride[0]) =
-          groups.places.entries[static_cast<size_t>(piece.begin)].id;
-    }
+  for (int64_t i = 0; i < groups.piece_count; ++i) {
+    const EmbeddingPiece& piece = groups.pieces[i];
+    *ids.at<int64_t>(piece.row * ids.stride[0]) = groups.places.sorted[piece.begin].id;
   }
   sum_rows(args, groups, rows, false, true);
 }

@@ -21,10 +21,10 @@
 // 32 bytes a place, and a row of sums for each piece of a row that has more than one.
 #pragma once
 
-#include <vector>
-
+#include "../base/arena.h"
 #include "../base/philox.h"
 #include "../base/view.h"
+#include "embedding_backward_plan.h"
 #include "places_by_id.h"
 
 namespace tegula {
@@ -40,27 +40,14 @@ struct EmbeddingBackwardArgs {
   int threads = 0;  // 0: the setting
 };
 
-inline constexpr int64_t kEmbeddingPiece = 512;
-
-// Places [begin, begin of the next piece) of one row.
-struct EmbeddingPiece {
-  int64_t begin;
-  int64_t row;      // counts the rows that have places
-  int64_t partial;  // where the sum waits for the row's other pieces; -1: the only piece
-};
-
-// A row of several pieces.
-struct EmbeddingLongRow {
-  int64_t first_piece, last_piece;
-};
-
-// Which gradients belong to which row.
+// Which gradients belong to which row. The arrays lie in `memory`.
 struct EmbeddingGroups {
-  Places places;
-  std::vector<EmbeddingPiece> pieces;  // and one more, behind the last place
-  std::vector<EmbeddingLongRow> long_rows;
-  int64_t rows = 0;  // with a place
-  int64_t partials = 0;
+  TakenArena memory;
+  SortedPlaces places;
+  EmbeddingPiece* pieces = nullptr;  // and one more, behind the last place
+  int64_t piece_count = 0;
+  int64_t rows = 0;      // with a place
+  int64_t partials = 0;  // pieces of rows that have several
 };
 
 // ValueError, TypeError or IndexError before anything is written.
@@ -74,33 +61,5 @@ void embedding_backward(const EmbeddingBackwardArgs& args, const EmbeddingGroups
 // ids: (N,) int64, rows: (N, D) with N = groups.rows.
 void embedding_backward_sparse(const EmbeddingBackwardArgs& args, const EmbeddingGroups& groups,
                                const View& ids, const View& rows);
-
-// What all pieces of a call share. C is the type of the sums.
-struct EmbeddingBackwardPlan {
-  View grad;  // its rows, as few axes as possible: one entry a place
-  int64_t grad_step = 1;
-  int64_t dim = 0;
-  int64_t length = 1;  // of a row of ids: dropout's counter
-  double factor = 1.0;
-  Dropout dropout;
-  const Place* places = nullptr;
-  int64_t place_count = 0;
-  const EmbeddingPiece* pieces = nullptr;
-  void* partials = nullptr;  // C: embedding_padded(dim) each
-  void* out = nullptr;
-  int64_t out_stride = 0, out_step = 1;
-  bool by_id = false;  // the row of `out` is the id, not the piece's row
-  bool zeros = false;  // `out` counts as zeros and is not read
-};
-
-struct EmbeddingBackwardKernels {
-  // scratch: kEmbeddingBackwardScratch arrays of embedding_padded(dim) elements of 8 bytes
-  void (*sum_pieces)(const EmbeddingBackwardPlan& plan, int64_t first, int64_t last, void* scratch);
-  // The sum of a long row's pieces.
-  void (*join_pieces)(const EmbeddingBackwardPlan& plan, int64_t first, int64_t last,
-                      void* scratch);
-};
-
-inline constexpr int kEmbeddingBackwardScratch = 6;
 
 }  // namespace tegula

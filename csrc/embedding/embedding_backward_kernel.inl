@@ -2,7 +2,7 @@
 // the row at work stay in the nearest cache; gradients pass by once.
 #pragma once
 
-#include "embedding_backward.h"
+#include "embedding_backward_plan.h"
 #include "embedding_kernel.inl"
 
 namespace tegula {
@@ -46,19 +46,33 @@ TEGULA_INLINE void add_line(const RowAddition<In, T>& row, int64_t x, const In* 
   }
 }
 
+// Memory that is asked for while a row is added; null for none. It comes into the second
+// cache: the first one's few pending requests are left to the row itself.
+template <class In, class T>
+struct NextRow {
+  const In* gradient = nullptr;
+  const T* old = nullptr;
+
+  TEGULA_INLINE void prefetch(int64_t x) const {
+    constexpr int kSecondCache = 2;
+    if (gradient != nullptr) __builtin_prefetch(gradient + x, 0, kSecondCache);
+    if (old != nullptr) __builtin_prefetch(old + x, 0, kSecondCache);
+  }
+};
+
 template <class In, class T, bool kDropout, bool kLast>
-TEGULA_INLINE void add_row(const RowAddition<In, T>& row, int64_t dim, const In* next) {
+TEGULA_INLINE void add_row(const RowAddition<In, T>& row, int64_t dim, const NextRow<In, T>& next) {
   constexpr int64_t kLine = kLineBytes / sizeof(In);
   int64_t x = 0;
   for (; x + kLine <= dim; x += kLine) {
-    if (next != nullptr) __builtin_prefetch(next + x);
+    next.prefetch(x);
     if constexpr (kDropout) row.dropout->reach(x + kLine);
     add_line<In, T, kDropout, kLast>(row, x, row.gradient + x, row.old + x, row.out + x);
   }
   if (x < dim) {
     In gradient[kLine] = {};
     T old[kLine] = {}, out[kLine];
-    if (next != nullptr) __builtin_prefetch(next + dim - 1);
+    next.prefetch(dim - 1);
     if constexpr (kDropout) row.dropout->reach(dim);
     copy_elements(gradient, row.gradient + x, dim - x);
     if constexpr (kLast) copy_elements(old, row.old + x, dim - x);
@@ -96,7 +110,7 @@ struct RowScratch {
 template <class In, class T, bool kDropout>
 TEGULA_INLINE void finish_row(const EmbeddingBackwardPlan& plan, int64_t index,
                               RowAddition<In, T>& row, const RowScratch<T>& scratch,
-                              const In* next) {
+                              const NextRow<In, T>& next) {
   T* target = static_cast<T*>(plan.out) + index * plan.out_stride;
   row.old = plan.zeros ? reinterpret_cast<const T*>(scratch.zeros) : target;
   row.out = target;
@@ -122,6 +136,16 @@ TEGULA_NOINLINE void sum_pieces(const EmbeddingBackwardPlan& plan, int64_t first
   const auto gradient_of = [&](int64_t i) {
     return plan.grad.at<const T>(plan.grad.lead_offset(plan.places[i].place, plan.grad.rank));
   };
+  const auto next_row = [&](int64_t i) {
+    NextRow<T, T> next;
+    if (i >= plan.place_count) return next;
+    if (plan.grad_step == 1) next.gradient = gradient_of(i);
+    const bool enters = plan.places[i].id != plan.places[i - 1].id;
+    if (enters && !plan.zeros && plan.out_step == 1) {
+      next.old = static_cast<const T*>(plan.out) + plan.places[i].id * plan.out_stride;
+    }
+    return next;
+  };
   RowAddition<T, T> row{};
   row.dropout = &dropout;
   row.threshold = plan.dropout.threshold;
@@ -133,8 +157,7 @@ TEGULA_NOINLINE void sum_pieces(const EmbeddingBackwardPlan& plan, int64_t first
     row.before = scratch.zeros;
     row.sums = piece.partial < 0 ? scratch.sums : partial;
     for (int64_t i = piece.begin; i < end; ++i) {
-      const bool look_ahead = plan.grad_step == 1 && i + ahead < plan.place_count;
-      const T* next = look_ahead ? gradient_of(i + ahead) : nullptr;
+      const NextRow<T, T> next = next_row(i + ahead);
       row.gradient = gradient_of(i);
       if (plan.grad_step != 1) {
         T* gathered = reinterpret_cast<T*>(scratch.gathered);
@@ -173,9 +196,9 @@ TEGULA_NOINLINE void join_pieces(const EmbeddingBackwardPlan& plan, int64_t firs
         static_cast<const C*>(plan.partials) + piece.partial * embedding_padded(plan.dim);
     if (p == last - 1) {
       const int64_t index = plan.by_id ? plan.places[piece.begin].id : piece.row;
-      finish_row<C, T, false>(plan, index, row, scratch, nullptr);
+      finish_row<C, T, false>(plan, index, row, scratch, {});
     } else {
-      add_row<C, T, false, false>(row, plan.dim, nullptr);
+      add_row<C, T, false, false>(row, plan.dim, {});
       row.before = row.sums;
     }
   }

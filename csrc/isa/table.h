@@ -3,7 +3,7 @@
 
 #include "../attention/attention.h"
 #include "../embedding/embedding.h"
-#include "../embedding/embedding_backward.h"
+#include "../embedding/embedding_backward_plan.h"
 #include "../mask/mask.h"
 #include "../positional_encoding/positional_encoding.h"
 
