@@ -71,6 +71,7 @@ EmbeddingBackwardArgs backward_args(Arrays& arrays, py::handle grad, py::handle 
   args.scale = scale;
   args.dropout = make_dropout(dropout_p, seed);
   args.threads = threads;
+  check_embedding_backward(args);
   return args;
 }
 
@@ -87,9 +88,7 @@ py::object backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t p
                                                    ignore_id, scale, dropout_p, seed, threads);
   const bool fresh = out.is_none();
   View target;
-  if (!fresh && args.grad.rank > 0) {
-    target = arrays.output(out, "out", args.grad.dtype, {num_rows, args.grad.size(0)});
-  }
+  if (!fresh) target = arrays.output(out, "out", args.grad.dtype, {num_rows, args.grad.size(0)});
   const EmbeddingGroups groups = grouped(args);
   if (fresh) {
     out = zeros(args.grad.dtype, num_rows, args.grad.size(0), grad);

@@ -16,30 +16,6 @@ constexpr int64_t kTaskElements = 49152;  // of the gradient
 constexpr double kWorkPerElement = 24.0;
 constexpr double kWorkPerDraw = 24.0;
 
-void check(const EmbeddingBackwardArgs& args) {
-  if (!is_integer(args.ids.dtype)) {
-    throw TypeError(message("ids must have an integer dtype, got ", name_of(args.ids.dtype)));
-  }
-  if (!is_float(args.grad.dtype)) {
-    throw TypeError(message("grad must have a float dtype, got ", name_of(args.grad.dtype)));
-  }
-  bool fits = args.grad.rank == args.ids.rank + 1;
-  for (int axis = 0; fits && axis < args.ids.rank; ++axis) {
-    fits = args.grad.shape[axis] == args.ids.shape[axis];
-  }
-  if (!fits) {
-    throw ValueError(message("grad must have the shape of ids, ", shape_text(args.ids),
-                             ", then D, got ", shape_text(args.grad)));
-  }
-  if (args.num_rows < 0) {
-    throw ValueError(message("num_rows must not be negative, got ", args.num_rows));
-  }
-  if (args.padding_idx < -1 || args.padding_idx >= args.num_rows) {
-    throw ValueError(
-        message("padding_idx ", args.padding_idx, " is outside [0, ", args.num_rows, ")"));
-  }
-}
-
 void cut_into_pieces(EmbeddingGroups& groups) {
   const Place* places = groups.places.sorted;
   const int64_t count = groups.places.count;
@@ -132,8 +108,31 @@ void sum_rows(const EmbeddingBackwardArgs& args, const EmbeddingGroups& groups, 
 
 }  // namespace
 
+void check_embedding_backward(const EmbeddingBackwardArgs& args) {
+  if (!is_integer(args.ids.dtype)) {
+    throw TypeError(message("ids must have an integer dtype, got ", name_of(args.ids.dtype)));
+  }
+  if (!is_float(args.grad.dtype)) {
+    throw TypeError(message("grad must have a float dtype, got ", name_of(args.grad.dtype)));
+  }
+  bool fits = args.grad.rank == args.ids.rank + 1;
+  for (int axis = 0; fits && axis < args.ids.rank; ++axis) {
+    fits = args.grad.shape[axis] == args.ids.shape[axis];
+  }
+  if (!fits) {
+    throw ValueError(message("grad must have the shape of ids, ", shape_text(args.ids),
+                             ", then D, got ", shape_text(args.grad)));
+  }
+  if (args.num_rows < 0) {
+    throw ValueError(message("num_rows must not be negative, got ", args.num_rows));
+  }
+  if (args.padding_idx < -1 || args.padding_idx >= args.num_rows) {
+    throw ValueError(
+        message("padding_idx ", args.padding_idx, " is outside [0, ", args.num_rows, ")"));
+  }
+}
+
 EmbeddingGroups group_places(const EmbeddingBackwardArgs& args) {
-  check(args);
   EmbeddingGroups groups;
   const Range range =
       checked_range(args.ids, args.num_rows, args.has_ignored ? &args.ignored : nullptr, "id",

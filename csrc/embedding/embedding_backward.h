@@ -50,7 +50,10 @@ struct EmbeddingGroups {
   int64_t partials = 0;  // pieces of rows that have several
 };
 
-// ValueError, TypeError or IndexError before anything is written.
+// ValueError or TypeError unless shapes, types and options fit.
+void check_embedding_backward(const EmbeddingBackwardArgs& args);
+
+// IndexError, before anything is written, unless every id lies inside the table.
 EmbeddingGroups group_places(const EmbeddingBackwardArgs& args);
 
 // out: (V, D), in which the sums are added to rows that have a place. `zeros` promises that

@@ -46,17 +46,15 @@ TEGULA_INLINE void add_line(const RowAddition<In, T>& row, int64_t x, const In* 
   }
 }
 
-// Memory that is asked for while a row is added; null for none. It comes into the second
-// cache: the first one's few pending requests are left to the row itself.
+// What is asked for while a row is added; null for nothing.
 template <class In, class T>
 struct NextRow {
   const In* gradient = nullptr;
   const T* old = nullptr;
 
   TEGULA_INLINE void prefetch(int64_t x) const {
-    constexpr int kSecondCache = 2;
-    if (gradient != nullptr) __builtin_prefetch(gradient + x, 0, kSecondCache);
-    if (old != nullptr) __builtin_prefetch(old + x, 0, kSecondCache);
+    if (gradient != nullptr) ask_for(gradient + x);
+    if (old != nullptr) ask_for(old + x);
   }
 };
 

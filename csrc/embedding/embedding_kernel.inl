@@ -24,6 +24,13 @@ struct Line {
   Vec<uint8_t> part[kLineBytes / kVectorBytes];
 };
 
+// Asks memory for the line at p, to be read soon. It comes into the second cache: the few
+// requests that the first one can have pending are left to the row at work.
+TEGULA_INLINE void ask_for(const void* p) {
+  constexpr int kSecondCache = 2;
+  __builtin_prefetch(p, 0, kSecondCache);
+}
+
 template <size_t... kLane>
 TEGULA_INLINE Vec<uint16_t> join(Bits16 low, Bits16 high, Indices<kLane...>) {
   return __builtin_shufflevector(low, high, kLane...);
@@ -182,15 +189,15 @@ TEGULA_INLINE void store_row(const RowInputs<T>& row, int64_t dim, T* out, const
     if (skew != 0) {
       x = (kLineBytes - skew) / static_cast<int64_t>(sizeof(T));
       store_some(out, make_line<T, kAddends, kDropout>(row, 0), 0, x);
-      if (next != nullptr) __builtin_prefetch(next);
+      if (next != nullptr) ask_for(next);
     }
   }
   if (next != nullptr) {
     for (; x + kLine <= dim; x += kLine) {
-      __builtin_prefetch(next + x);
+      ask_for(next + x);
       store_line<kStream>(out + x, make_line<T, kAddends, kDropout>(row, x));
     }
-    if (x < dim) __builtin_prefetch(next + dim - 1);
+    if (x < dim) ask_for(next + dim - 1);
   } else {
     for (; x + kLine <= dim; x += kLine) {
       store_line<kStream>(out + x, make_line<T, kAddends, kDropout>(row, x));
@@ -285,7 +292,7 @@ struct AddendReader {
 
 // ---- a run of rows ----
 
-// Far enough for memory to answer, near enough for the first cache to hold it.
+// Far enough for memory to answer.
 TEGULA_INLINE int64_t rows_ahead(int64_t row_bytes) {
   constexpr int64_t kBytesAhead = 6144;
   const int64_t rows = kBytesAhead / row_bytes;
