@@ -204,9 +204,11 @@ View tensor_view(py::handle tensor, const char* name) {
     view.data = nothing;
   }
   // The memory of such a view holds the numbers with the other sign.
-  static PyObject* const kIsNeg = PyUnicode_InternFromString("is_neg");
-  const auto negated =
-      py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(tensor.ptr(), kIsNeg));
+  static PyObject* const kIsNeg =
+      py::object(py::handle(reinterpret_cast<PyObject*>(tensor_type())).attr("is_neg"))
+          .release()
+          .ptr();
+  const auto negated = py::reinterpret_steal<py::object>(PyObject_CallOneArg(kIsNeg, tensor.ptr()));
   if (!negated) throw py::error_already_set();
   if (negated.ptr() != Py_False) {
     throw TypeError(

@@ -154,9 +154,12 @@ def backward_call(*args: Any) -> Any:
 
 def derivative_is_wanted(*tensors: Tensor | None) -> bool:
     """Whether autograd, or forward-mode differentiation, follows one of the tensors."""
-    if torch.autograd.forward_ad._current_level >= 0:
-        return True
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x is not None and x.requires_grad:
+                return True
+    level: int = torch.autograd.forward_ad._current_level
+    return level >= 0
 
 
 def refuse_gradient(name: str, *tensors: Tensor | None) -> None:

@@ -255,6 +255,13 @@ attention_forward = define(
     fake=_fake_forward,
     low_precision=(0, 1, 2),
 )
+attention_plain = define(  # without options: the dispatcher's time goes by the number of arguments
+    "attention_forward.plain",
+    "(Tensor q, Tensor k, Tensor v) -> Tensor",
+    kernel=_forward,
+    fake=_fake_forward,
+    low_precision=(0, 1, 2),
+)
 attention = define(
     "attention",
     f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)",

@@ -141,8 +141,10 @@ def attention(
         out, lse = attention_call(q, k, v, *options, *_DEFAULTS[len(options) :])
     elif return_lse or derivative_is_wanted(q, k, v, bias, sinks):
         out, lse = ops.attention(q, k, v, *options)
-    else:
+    elif options:
         out = ops.attention_forward(q, k, v, *options)
+    else:
+        out = ops.attention_plain(q, k, v)
     if layout != "bhld":
         out = out.transpose(-3, -2)
     if not (return_lse or return_weights):

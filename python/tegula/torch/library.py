@@ -34,14 +34,15 @@ def define(
     vmap: Callable[..., Any] | None = None,
     low_precision: tuple[int, ...] = (),
 ) -> Any:
-    """Define and register an operator, and return its one overload.
+    """Define and register an operator, or the overload "name.overload", and return it.
 
     `low_precision` are the places of the arguments that autocast casts.
     """
     LIBRARY.define(name + schema, tags=_TAGS)
     LIBRARY.impl(name, kernel, "CPU")
     torch.library.register_fake(f"tegula::{name}", fake, lib=LIBRARY)
-    op = getattr(torch.ops.tegula, name).default
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.tegula, packet), overload or "default")
     names = [argument.name for argument in op._schema.arguments]
     for key in _REFUSED:
         LIBRARY.impl(name, lambda *args, **kwargs: refuse(names, args, kwargs), key)
