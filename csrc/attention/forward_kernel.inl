@@ -25,11 +25,6 @@ TEGULA_NOINLINE void attend_block(Context<T, F>& c, const Block<typename F::Comp
   add_values_block(c, block, whole);
 }
 
-template <class C>
-TEGULA_INLINE void fill(C* p, int64_t count, C value) {
-  for (int64_t i = 0; i < count; ++i) p[i] = value;
-}
-
 template <class T, class F>
 TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
   using C = typename F::Compute;
@@ -133,11 +128,6 @@ TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* bes
       for (; d < a.value_dim; ++d) store_one<C>(out + d * step, (from[d] + C(0)) * factor);
     }
   }
-}
-
-template <class C>
-TEGULA_INLINE void copy(const C* from, C* to, int64_t count) {
-  __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(C));
 }
 
 template <class T, class F>
