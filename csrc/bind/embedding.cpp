@@ -53,7 +53,7 @@ py::object embed(py::handle ids, py::handle weight, int64_t padding_idx, bool ze
 }
 
 // An array of zeros; its pages stay the system's until somebody writes to them.
-py::array zeros(DType dtype, int64_t rows, int64_t columns, py::handle like) {
+py::array new_zeros(DType dtype, int64_t rows, int64_t columns, py::handle like) {
   const py::dtype type = new_array(dtype, {0}, like).dtype();
   return py::module_::import("numpy").attr("zeros")(py::make_tuple(rows, columns), type);
 }
@@ -80,9 +80,10 @@ EmbeddingGroups grouped(const EmbeddingBackwardArgs& args) {
   return group_places(args);
 }
 
+// `zeros`: `out` holds nothing else, so it need not be read.
 py::object backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t padding_idx,
                     py::object ignore_id, double scale, double dropout_p, uint64_t seed,
-                    py::object out, int threads) {
+                    py::object out, bool zeros, int threads) {
   Arrays arrays;
   const EmbeddingBackwardArgs args = backward_args(arrays, grad, ids, num_rows, padding_idx,
                                                    ignore_id, scale, dropout_p, seed, threads);
@@ -91,25 +92,28 @@ py::object backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t p
   if (!fresh) target = arrays.output(out, "out", args.grad.dtype, {num_rows, args.grad.size(0)});
   const EmbeddingGroups groups = grouped(args);
   if (fresh) {
-    out = zeros(args.grad.dtype, num_rows, args.grad.size(0), grad);
+    out = new_zeros(args.grad.dtype, num_rows, args.grad.size(0), grad);
     target = view_of(py::reinterpret_borrow<py::array>(out), args.grad.dtype);
   }
   GilRelease unlocked;
-  embedding_backward(args, groups, target, fresh);
+  embedding_backward(args, groups, target, fresh || zeros);
   return out;
 }
 
+// `new_rows`: makes the array of rows, given how many there are and their size; or None.
 py::object backward_sparse(py::handle grad, py::handle ids, int64_t num_rows, int64_t padding_idx,
                            py::object ignore_id, double scale, double dropout_p, uint64_t seed,
-                           int threads) {
+                           py::object new_rows, int threads) {
   Arrays arrays;
   const EmbeddingBackwardArgs args = backward_args(arrays, grad, ids, num_rows, padding_idx,
                                                    ignore_id, scale, dropout_p, seed, threads);
   const EmbeddingGroups groups = grouped(args);
   py::array_t<int64_t> found(groups.rows);
-  py::array rows = new_array(args.grad.dtype, {groups.rows, args.grad.size(0)}, grad);
+  const std::vector<int64_t> shape{groups.rows, args.grad.size(0)};
+  const py::object rows =
+      new_rows.is_none() ? new_array(args.grad.dtype, shape, grad) : new_rows(shape[0], shape[1]);
   const View found_view = view_of(found, DType::kInt64);
-  const View rows_view = view_of(rows, args.grad.dtype);
+  const View rows_view = arrays.output(rows, "rows", args.grad.dtype, shape);
   {
     GilRelease unlocked;
     embedding_backward_sparse(args, groups, found_view, rows_view);
@@ -127,10 +131,10 @@ void bind_embedding(py::module_& module) {
              py::arg("threads"));
   module.def("embedding_backward", &backward, py::arg("grad"), py::arg("ids"), py::arg("num_rows"),
              py::arg("padding_idx"), py::arg("ignore_id"), py::arg("scale"), py::arg("dropout_p"),
-             py::arg("seed"), py::arg("out"), py::arg("threads"));
+             py::arg("seed"), py::arg("out"), py::arg("zeros"), py::arg("threads"));
   module.def("embedding_backward_sparse", &backward_sparse, py::arg("grad"), py::arg("ids"),
              py::arg("num_rows"), py::arg("padding_idx"), py::arg("ignore_id"), py::arg("scale"),
-             py::arg("dropout_p"), py::arg("seed"), py::arg("threads"));
+             py::arg("dropout_p"), py::arg("seed"), py::arg("new_rows"), py::arg("threads"));
 }
 
 }  // namespace tegula

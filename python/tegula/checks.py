@@ -15,6 +15,14 @@ def integer(value: Any, name: str) -> int:
     return int(value)
 
 
+def size(value: Any, name: str) -> int:
+    """`value` as the extent of an axis."""
+    number = integer(value, name)
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{name} must lie in [0, 2**63), got {number}")
+    return number
+
+
 def real(value: Any, name: str) -> float:
     """`value` as a finite float; bool is not a number."""
     numbers = (int, float, np.integer, np.floating)

@@ -112,17 +112,11 @@ def embedding(
     sinusoidal = isinstance(position_table, str)
     if sinusoidal:
         checks.choice(position_table, "position_table", ("sinusoidal",))
+    refuse_extra_arguments(positions, position_table, segments, segment_table)
     if positions is not None:
-        if position_table is None:
-            raise ValueError("positions need a position_table: an array or 'sinusoidal'")
         array = np.asarray(positions)
         floats = sinusoidal and _is_float(array)
         positions = array if floats else checks.integers(positions, "positions")
-    if (segments is None) != (segment_table is None):
-        given, missing = "segments", "segment_table"
-        if segments is None:
-            given, missing = missing, given
-        raise ValueError(f"{given} must come with {missing}")
     if segments is not None:
         segments = checks.integers(segments, "segments")
     for name, table in (("position_table", position_table), ("segment_table", segment_table)):
@@ -148,6 +142,17 @@ def embedding(
         out,
         0,
     )
+
+
+def refuse_extra_arguments(positions: Any, position_table: Any, segments: Any, segment_table: Any) -> None:
+    """ValueError when numbers come without their table, or segments' table without numbers."""
+    if positions is not None and position_table is None:
+        raise ValueError("positions need a position_table: an array or 'sinusoidal'")
+    if (segments is None) != (segment_table is None):
+        given, missing = "segments", "segment_table"
+        if segments is None:
+            given, missing = missing, given
+        raise ValueError(f"{given} must come with {missing}")
 
 
 def checked_padding_idx(padding_idx: Any, rows: int) -> int:

@@ -130,9 +130,7 @@ def embedding_backward(
     if not isinstance(grad, np.ndarray):
         raise TypeError(f"grad must be a NumPy array, got {checks.kind(grad)}")
     ids = checks.integers(ids, "ids")
-    rows = checks.integer(num_rows, "num_rows")
-    if not 0 <= rows < 2**63:
-        raise ValueError(f"num_rows must lie in [0, 2**63), got {rows}")
+    rows = checks.size(num_rows, "num_rows")
     checks.choice(pad_output, "pad_output", ("row", "zero"))
     probability, number = checks.dropout(dropout_p, seed)
     arguments = (
@@ -146,7 +144,7 @@ def embedding_backward(
         number,
     )
     if not checks.flag(sparse, "sparse"):
-        return _core.embedding_backward(*arguments, out, 0)
+        return _core.embedding_backward(*arguments, out, False, 0)
     if out is not None:
         raise ValueError("out cannot be given with sparse=True, whose number of rows depends on the ids")
-    return _core.embedding_backward_sparse(*arguments, 0)
+    return _core.embedding_backward_sparse(*arguments, None, 0)

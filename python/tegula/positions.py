@@ -79,8 +79,8 @@ def positional_encoding(
     """
     return _core.positional_encoding(
         _positions(positions),
-        _dim(dim),
-        _base(base),
+        checked_dim(dim),
+        checked_base(base),
         checks.choice(layout, "layout", ("interleaved", "split")) == "split",
         checks.choice(spacing, "spacing", ("paper", "inclusive")) == "inclusive",
         checks.float_dtype(dtype),
@@ -102,14 +102,16 @@ def _positions(positions: Any) -> np.ndarray:
     return array
 
 
-def _dim(dim: Any) -> int:
+def checked_dim(dim: Any) -> int:
+    """An int that is at least 0."""
     size = checks.integer(dim, "dim")
     if size < 0:
         raise ValueError(f"dim must be at least 0, got {size}")
     return size
 
 
-def _base(base: Any) -> float:
+def checked_base(base: Any) -> float:
+    """A positive float."""
     number = checks.real(base, "base")
     if number <= 0:
         raise ValueError(f"base must be positive, got {number}")

@@ -3,6 +3,7 @@
 The functions of `tegula` hand tensors over to those here. Importing this module imports torch.
 """
 
+from .embedding_functional import embedding, embedding_backward, positional_encoding
 from .functional import attention
 
-__all__ = ["attention"]
+__all__ = ["attention", "embedding", "embedding_backward", "positional_encoding"]
