@@ -17,7 +17,6 @@ import math
 
 import torch
 
-from .. import _core
 from .attention_checks import sizes
 
 Tensor = torch.Tensor
@@ -53,8 +52,7 @@ class Inputs:
             return 1.0
         if self.dropout_p == 1.0:
             return 0.0
-        number = int(self.seed.item()) & (2**64 - 1)
-        kept = torch.from_numpy(_core.dropout_mask(number, self.dropout_p, sizes(q, k)))
+        kept = torch.ops.tegula.dropout_mask.default(self.seed, self.dropout_p, *sizes(q, k))
         return kept.reshape(*q.shape[:-1], k.shape[-2]).to(compute_dtype(q)) / (1.0 - self.dropout_p)
 
     def factor(self, q: Tensor) -> float:

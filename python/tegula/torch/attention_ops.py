@@ -11,6 +11,7 @@ attention               out and lse; the gradients of both
 attention_forward       out; where nothing asks for a gradient
 attention_weights       out, lse and the softmax weights (..., H, Lq, Lk); no gradient
 attention_backward      dq, dk, dv, dbias, dsinks; the last two are empty unless asked for
+dropout_mask            bool (B, H, Lq, Lk): the pairs that dropout keeps
 ======================  =========================================================================
 """
 
@@ -77,8 +78,13 @@ def native_options(
         bias,
         None if alibi is None else alibi.double(),
         None if sinks is None else sinks.double(),
-        0 if seed is None else int(seed.item()) & (2**64 - 1),
+        0 if seed is None else _number(seed),
     )
+
+
+def _number(seed: Tensor) -> int:
+    """The seed in [0, 2**64) whose two's complement the tensor holds."""
+    return int(seed.item()) & (2**64 - 1)
 
 
 def _expand(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -185,7 +191,7 @@ def _new_gradients(
         torch.empty_like(q),
         torch.empty_like(k),
         torch.empty_like(v),
-        bias.new_empty(bias.shape) if bias is not None and bias_grad else q.new_empty((0,)),
+        bias.new_zeros(bias.shape) if bias is not None and bias_grad else q.new_empty((0,)),
         sinks.new_empty(sinks.shape) if sinks is not None and sinks_grad else q.new_empty((0,)),
     )
 
@@ -248,6 +254,21 @@ def _fake_backward(
     return _new_gradients(q, k, v, bias, sinks, bias_grad, sinks_grad)
 
 
+def _dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
+    shape = (batch, heads, q_len, k_len)
+    return torch.from_numpy(_core.dropout_mask(_number(seed), dropout_p, shape, -torch.get_num_threads()))
+
+
+def _fake_dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
+    return seed.new_empty((batch, heads, q_len, k_len), dtype=torch.bool)
+
+
+dropout_mask = define(
+    "dropout_mask",
+    "(Tensor seed, float dropout_p, SymInt batch, SymInt heads, SymInt q_len, SymInt k_len) -> Tensor",
+    kernel=_dropout_mask,
+    fake=_fake_dropout_mask,
+)
 attention_forward = define(
     "attention_forward",
     f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> Tensor",
