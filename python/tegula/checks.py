@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def real(value: Any, name: str) -> float:
         result = float(value)
     except OverflowError:
         result = math.inf
-    if not math.isfinite(result):
+    if not -math.inf < result < math.inf:  # NaN neither; unlike isfinite, torch.compile can trace it
         raise ValueError(f"{name} must be finite, got {result}")
     return result
 
@@ -99,3 +100,9 @@ def kind(value: Any) -> str:
     """The type of `value` as an error names it: "list", "torch.Tensor"."""
     found = type(value)
     return found.__name__ if found.__module__ == "builtins" else f"{found.__module__}.{found.__name__}"
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether `value` is a tensor, without importing torch: who has one has imported it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)

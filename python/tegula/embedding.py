@@ -11,24 +11,24 @@ from . import _core, checks
 
 def embedding(
     ids: Any,
-    weight: np.ndarray,
+    weight: Any,
     *,
     padding_idx: int | None = None,
     pad_output: Literal["row", "zero"] = "row",
     ignore_id: int | None = None,
     scale: float | None = None,
     positions: Any = None,
-    position_table: np.ndarray | Literal["sinusoidal"] | None = None,
+    position_table: Any = None,
     segments: Any = None,
-    segment_table: np.ndarray | None = None,
+    segment_table: Any = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
+    out: Any = None,
+) -> Any:
     """Look up ids in a table, scale, add positions and segments, and drop out.
 
     ``out = dropout(weight[ids] * scale + position_table[positions] +
-    segment_table[segments])``, in one pass over memory.
+    segment_table[segments])``, in one pass over memory. Tensors go to `tegula.torch.embedding`.
 
     Parameters
     ----------
@@ -103,6 +103,14 @@ def embedding(
     >>> tg.embedding([5, 1], weight, scale=2.0, position_table="sinusoidal")[0].tolist()
     [20.0, 23.0]
     """
+    if checks.is_tensor(weight):
+        from . import torch as tensors
+
+        return tensors.embedding(
+            ids, weight, padding_idx=padding_idx, pad_output=pad_output, ignore_id=ignore_id, scale=scale,
+            positions=positions, position_table=position_table, segments=segments, segment_table=segment_table,
+            dropout_p=dropout_p, seed=seed, out=out,
+        )  # fmt: skip
     ids = checks.integers(ids, "ids")
     if not isinstance(weight, np.ndarray):
         raise TypeError(f"weight must be a NumPy array, got {checks.kind(weight)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,9 +10,8 @@ from . import _core, checks
 from .embedding import checked_ignore_id, checked_padding_idx
 
 
-@overload
 def embedding_backward(
-    grad: np.ndarray,
+    grad: Any,
     ids: Any,
     num_rows: int,
     *,
@@ -22,41 +21,13 @@ def embedding_backward(
     scale: float | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
-    out: np.ndarray | None = None,
-    sparse: Literal[False] = False,
-) -> np.ndarray: ...
-@overload
-def embedding_backward(
-    grad: np.ndarray,
-    ids: Any,
-    num_rows: int,
-    *,
-    padding_idx: int | None = None,
-    pad_output: Literal["row", "zero"] = "row",
-    ignore_id: int | None = None,
-    scale: float | None = None,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    out: None = None,
-    sparse: Literal[True],
-) -> tuple[np.ndarray, np.ndarray]: ...
-def embedding_backward(
-    grad: np.ndarray,
-    ids: Any,
-    num_rows: int,
-    *,
-    padding_idx: int | None = None,
-    pad_output: Literal["row", "zero"] = "row",
-    ignore_id: int | None = None,
-    scale: float | None = None,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    out: np.ndarray | None = None,
+    out: Any = None,
     sparse: bool = False,
-) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+) -> Any:
     """Return the gradient of `embedding` with respect to `weight`.
 
     Row ``v`` is ``scale * sum(dropout(grad[place]))`` over the places where ``ids`` is ``v``.
+    Tensors go to `tegula.torch.embedding_backward`.
 
     Parameters
     ----------
@@ -127,6 +98,13 @@ def embedding_backward(
     >>> found.tolist(), rows.tolist()
     ([2], [[6.0, 8.0]])
     """
+    if checks.is_tensor(grad):
+        from . import torch as tensors
+
+        return tensors.embedding_backward(
+            grad, ids, num_rows, padding_idx=padding_idx, pad_output=pad_output, ignore_id=ignore_id, scale=scale,
+            dropout_p=dropout_p, seed=seed, out=out, sparse=sparse,
+        )  # fmt: skip
     if not isinstance(grad, np.ndarray):
         raise TypeError(f"grad must be a NumPy array, got {checks.kind(grad)}")
     ids = checks.integers(ids, "ids")

@@ -17,12 +17,13 @@ def positional_encoding(
     layout: Literal["interleaved", "split"] = "interleaved",
     spacing: Literal["paper", "inclusive"] = "paper",
     dtype: Any = "float32",
-    out: np.ndarray | None = None,
-) -> np.ndarray:
+    out: Any = None,
+) -> Any:
     r"""Encode positions by sines and cosines of geometrically spaced frequencies.
 
     Pair ``i`` of the ``ceil(dim / 2)`` pairs holds :math:`\sin(p f_i)` and
     :math:`\cos(p f_i)`; an odd `dim` has one sine more than cosines.
+    A tensor goes to `tegula.torch.positional_encoding`.
 
     Parameters
     ----------
@@ -77,6 +78,12 @@ def positional_encoding(
     >>> tg.positional_encoding([[-1.5], [998.39]], 512, dtype="float16").shape
     (2, 1, 512)
     """
+    if checks.is_tensor(positions):
+        from . import torch as tensors
+
+        return tensors.positional_encoding(
+            positions, dim, base=base, layout=layout, spacing=spacing, dtype=dtype, out=out
+        )
     return _core.positional_encoding(
         _positions(positions),
         checked_dim(dim),

@@ -58,7 +58,7 @@ class EmbeddingFunction(torch.autograd.Function):
         return tuple(found)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+    def jvp(ctx: Any, *tangents: Any) -> Any:
         ids, positions, segments, seed = ctx.saved_tensors
         if tangents[6] is not None:
             raise RuntimeError("positions have a tangent, but embedding computes no derivative for them")
@@ -116,11 +116,9 @@ class BackwardFunction(torch.autograd.Function):
         return rows, *(None,) * 7
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
         ids, seed = ctx.saved_tensors
-        return backward_call(
-            tangent, ids, ctx.num_rows, ctx.padding_idx, ctx.ignore_id, ctx.scale, seed, ctx.dropout_p
-        )
+        return backward_call(tangent, ids, ctx.num_rows, ctx.padding_idx, ctx.ignore_id, ctx.scale, seed, ctx.dropout_p)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:

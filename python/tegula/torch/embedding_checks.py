@@ -28,7 +28,8 @@ def check_embedding(
     if weight.dim() != 2:
         raise ValueError(f"weight must have shape (V, D), got {shape_text(weight)}")
     check_float("weight", weight)
-    for name, table, shape in (("position_table", position_table, "(P, D)"), ("segment_table", segment_table, "(S, D)")):
+    tables = (("position_table", position_table, "(P, D)"), ("segment_table", segment_table, "(S, D)"))
+    for name, table, shape in tables:
         if table is None:
             continue
         check_plain(table, name)

@@ -36,7 +36,7 @@ def embedding(
     dropout_p: float = 0.0,
     seed: int | Tensor | None = None,
     out: Tensor | None = None,
-) -> Tensor:
+) -> Any:
     """Look up ids in a table, scale, add positions and segments, and drop out.
 
     `tegula.embedding` for tensors, with gradients for `weight`, `position_table` and
@@ -111,13 +111,15 @@ def embedding(
     sinusoidal = isinstance(position_table, str)
     if sinusoidal:
         checks.choice(position_table, "position_table", ("sinusoidal",))
+    table: Any = None if sinusoidal else position_table
     refuse_extra_arguments(positions, position_table, segments, segment_table)
     if positions is not None and not isinstance(positions, Tensor):
-        floats = sinusoidal and isinstance(positions, (float, list, tuple))
-        positions = torch.tensor(positions, device=weight.device) if floats else _integers(positions, "positions", weight)
+        if sinusoidal and isinstance(positions, (float, list, tuple)):
+            positions = torch.tensor(positions, device=weight.device)
+        else:
+            positions = _integers(positions, "positions", weight)
     if segments is not None:
         segments = _integers(segments, "segments", weight)
-    table = None if sinusoidal else position_table
     for name, rows in (("position_table", table), ("segment_table", segment_table)):
         if rows is not None:
             _tensor(rows, name)

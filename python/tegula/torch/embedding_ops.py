@@ -175,9 +175,7 @@ def refuse_derivative(name: str, positions: Tensor) -> None:
     """RuntimeError when positions ask for a gradient, or have a tangent, that nobody computes."""
     tangent = torch.autograd.forward_ad.unpack_dual(positions).tangent if positions.is_floating_point() else None
     if tangent is not None or (positions.requires_grad and torch.is_grad_enabled()):
-        raise RuntimeError(
-            f"positions requires grad, but {name} computes no gradient for it; pass positions.detach()"
-        )
+        raise RuntimeError(f"positions requires grad, but {name} computes no gradient for it; pass positions.detach()")
 
 
 def _positional_encoding_vmap(info: Any, in_dims: Any, positions: Tensor, *options: Any) -> tuple[Tensor, int]:

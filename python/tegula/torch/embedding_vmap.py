@@ -21,9 +21,7 @@ _EMBEDDING = (-1, False, None, 1.0, None, None, False, None, None, None, 0.0)
 _BACKWARD = (-1, None, 1.0, None, 0.0)
 
 
-def embedding_vmap(
-    call: Callable[..., Any], info: Any, in_dims: Dims, *args: Any
-) -> tuple[Tensor, int]:
+def embedding_vmap(call: Callable[..., Any], info: Any, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
     """The rule of `embedding`, which is `call`."""
     padded = (*args, *_EMBEDDING[len(args) - 2 :])
     m = Mapped.of(info.batch_size, in_dims, padded)
@@ -39,13 +37,11 @@ def embedding_vmap(
     for place in (6, 9):
         if m.mapped[place]:
             x = m.args[place]
-            arguments[place] = x[(slice(None), *(None,) * (ids.dim() - x.dim()))]
+            arguments[place] = x.reshape(x.shape[0], *(1,) * (ids.dim() - x.dim()), *x.shape[1:])
     return call(*arguments), 0
 
 
-def backward_vmap(
-    call: Callable[..., Any], info: Any, in_dims: Dims, *args: Any
-) -> tuple[Tensor, int]:
+def backward_vmap(call: Callable[..., Any], info: Any, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
     """The rule of `embedding_backward`, which is `call`."""
     padded = (*args, *_BACKWARD[len(args) - 3 :])
     m = Mapped.of(info.batch_size, in_dims, padded)
@@ -54,7 +50,7 @@ def backward_vmap(
         return _one_by_one(call, m), 0
     columns = grad.movedim(0, -2)
     rows = call(columns.flatten(-2), *m.args[1:])
-    return rows.unflatten(-1, columns.shape[-2:]), 1
+    return rows.reshape(*rows.shape[:-1], *columns.shape[-2:]), 1
 
 
 def _one_by_one(call: Callable[..., Any], m: Mapped) -> Tensor:
