@@ -125,22 +125,25 @@ class BackwardFunction(torch.autograd.Function):
         return backward_vmap(backward_call, info, in_dims, *args)
 
 
-# Function.apply inspects signatures on every call; the C++ function below it does not need to.
-_record_embedding = super(torch.autograd.Function, EmbeddingFunction).apply
-_record_backward = super(torch.autograd.Function, BackwardFunction).apply
+# torch.func needs Function.apply, which inspects signatures on every call; autograd does with the C++
+# function below it.
+_transform_embedding: Any = EmbeddingFunction.apply
+_transform_backward: Any = BackwardFunction.apply
+_record_embedding: Any = super(torch.autograd.Function, EmbeddingFunction).apply
+_record_backward: Any = super(torch.autograd.Function, BackwardFunction).apply
 
 
 def embedding_call(*args: Any) -> Any:
     """The operator `embedding`, inside the transforms of `torch.func` too. Takes every argument."""
     if torch._C._are_functorch_transforms_active():
-        return EmbeddingFunction.apply(*args)
+        return _transform_embedding(*args)
     return torch.ops.tegula.embedding.default(*args)
 
 
 def backward_call(*args: Any) -> Any:
     """The operator `embedding_backward`, inside the transforms of `torch.func` too. Takes every argument."""
     if torch._C._are_functorch_transforms_active():
-        return BackwardFunction.apply(*args)
+        return _transform_backward(*args)
     return torch.ops.tegula.embedding_backward.default(*args)
 
 

@@ -54,5 +54,6 @@ def backward_vmap(call: Callable[..., Any], info: Any, in_dims: Dims, *args: Any
 
 
 def _one_by_one(call: Callable[..., Any], m: Mapped) -> Tensor:
+    result: Tensor
     (result,) = m.one_by_one(lambda *args: (call(*args),))
     return result
