@@ -38,7 +38,7 @@ class Dense(Mask):
                 "which keys are real is masks.padding(keep=...)"
             )
         batch, heads = (1, 1) if len(shape) == 2 else shape[:2]
-        self._begin("dense", Described(f"<bool array of shape {shape}>"), batch=batch, heads=heads, given=(given,))
+        self._begin("dense", Described(given), batch=batch, heads=heads, given=(given,))
         array = array.reshape(batch, heads, *shape[-2:])
         if not is_tensor(array):
             array = once_along_stride_0(array)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ._arrays import NUMPY
 from ._inputs import Integers, as_rows, borders_of, integers, is_tensor, window_of
 from ._kinds import ALIGNMENTS
-from ._mask import Described, Mask, common, shown
+from ._mask import Described, Mask, common
 
 
 class Inside:
@@ -112,7 +112,7 @@ class Documents(Mask):
         k_ids = q_ids if k is None else ids_of(k, "k")
         q_rows, k_rows = as_rows(q_ids), as_rows(k_ids)
         batch = common([("q", q_rows.shape[0]), ("k", k_rows.shape[0])], "batch entries")
-        described = [Described(shown(ids)) for ids in ((q_ids,) if k is None else (q_ids, k_ids))]
+        described = [summary(ids) for ids in ((q_ids,) if k is None else (q_ids, k_ids))]
         self._begin("documents", *described, causal=causal, window=window, batch=batch, given=(q, k))
         inside = Inside(causal, window)
         if is_tensor(q_ids) or is_tensor(k_ids):
@@ -152,6 +152,11 @@ def ids_of(value: Any, name: str) -> Any:
     if ids.ndim == 0:
         raise ValueError(f"{name} must have shape (..., L), got a single integer")
     return ids
+
+
+def summary(ids: Any) -> Any:
+    """What a repr is made of."""
+    return ids.copy() if isinstance(ids, np.ndarray) and ids.size <= 8 else Described(ids)
 
 
 def places_of(q: npt.NDArray[Any], k: npt.NDArray[Any], inside: Inside) -> tuple[Integers, Integers, Places | None]:

@@ -347,21 +347,23 @@ def common(counts: Iterable[tuple[Any, int]], what: str) -> int:
     return 1 if found is None else found[1]
 
 
-class Described(str):
-    """An argument too large to keep: its own repr."""
+class Described:
+    """An argument too large to keep: what a repr says of it."""
 
-    __slots__ = ()
+    __slots__ = ("device", "dtype", "shape")
+
+    def __init__(self, value: Any) -> None:
+        self.dtype, self.shape = value.dtype, tuple(value.shape)
+        self.device = value.device if is_tensor(value) else None
 
     def __repr__(self) -> str:
-        return str(self)
+        if self.device is None:
+            return f"<{self.dtype} array of shape {self.shape}>"
+        return f"<{self.dtype} tensor of shape {self.shape} on {self.device}>"
 
 
 def shown(value: Any) -> str:
     """An argument as a repr shows it."""
-    if is_tensor(value):
-        return f"<{value.dtype} tensor of shape {tuple(value.shape)} on {value.device}>"
-    if not isinstance(value, np.ndarray):
-        return repr(value)
-    if value.size <= 8:
+    if isinstance(value, np.ndarray) and value.size <= 8:
         return str(value.tolist())
-    return f"<{value.dtype} array of shape {value.shape}>"
+    return repr(Described(value) if isinstance(value, np.ndarray) or is_tensor(value) else value)

@@ -128,7 +128,7 @@ class Torch:
         return torch.as_tensor(held, device=self.device)
 
     def ramp(self, first: Any, q_len: int, k_len: int) -> Tensor:
-        if hasattr(first, "shape"):
+        if isinstance(first, (Tensor, np.ndarray)):
             first = self.array(first).reshape(-1, 1, 1)
         rows: Tensor = self.arange(q_len).reshape(1, 1, -1) + first
         return rows.clamp(0, k_len).to(torch.int32)
