@@ -35,6 +35,11 @@ def traced() -> bool:
     return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
 
 
+def strict_export() -> bool:
+    exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # since torch 2.7
+    return bool(exporting() and torch.compiler.is_dynamo_compiling())
+
+
 def opened(value: Any) -> Any:
     """See `_inputs.opened`."""
     if traced():
@@ -43,6 +48,7 @@ def opened(value: Any) -> Any:
         type(value) in (Tensor, torch.nn.Parameter)
         and value.device.type == "cpu"
         and value.layout is torch.strided
+        and not value.is_nested
         and (value.dtype in INTEGERS or value.dtype is torch.bool)
         and not torch._C._functorch.is_functorch_wrapped_tensor(value)
     )
@@ -125,6 +131,11 @@ class Torch:
         return torch.arange(length, device=self.device)
 
     def array(self, held: Any) -> Tensor:
+        if isinstance(held, np.ndarray) and strict_export():
+            raise NotImplementedError(
+                "torch.export with strict=True loses the numbers that a mask from outside holds: make the mask of "
+                "inputs or buffers in the exported function, or export with strict=False"
+            )
         return torch.as_tensor(held, device=self.device)
 
     def ramp(self, first: Any, q_len: int, k_len: int) -> Tensor:
