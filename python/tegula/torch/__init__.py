@@ -1,0 +1,8 @@
+"""tegula for PyTorch: the package's functions as operators that train, compile and export.
+
+The functions of `tegula` hand tensors over to those here. Importing this module imports torch.
+"""
+
+from .functional import attention
+
+__all__ = ["attention"]

@@ -1,0 +1,289 @@
+"""Attention's operators: schemas, kernels and fake kernels.
+
+In every operator q is (..., H, Lq, D), k (..., G, Lk, D), v (..., G, Lk, Dv); B is the product of the
+leading axes. lo, hi: int32, broadcastable to (B, H, Lq); dense: bool, broadcastable to (B, H, Lq, Lk);
+bias: broadcastable to (..., H, Lq, Lk); alibi, sinks: (H,); seed: one int64, the two's complement of a
+seed in [0, 2**64). softcap 0 is none; threads 0 is the setting. out (..., H, Lq, Dv) has the order of
+q's axes in memory, lse (..., H, Lq) is float32 (float64 for float64).
+
+======================  =========================================================================
+attention               out and lse; the gradients of both
+attention_forward       out; where nothing asks for a gradient
+attention_weights       out, lse and the softmax weights (..., H, Lq, Lk); no gradient
+attention_backward      dq, dk, dv, dbias, dsinks; the last two are empty unless asked for
+======================  =========================================================================
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import _core
+from .attention_autograd import (
+    attention_autograd,
+    attention_call,
+    backward_autograd,
+    backward_call,
+    refuse_gradient,
+)
+from .attention_checks import check_attention, sizes
+from .attention_vmap import attention_vmap, backward_vmap
+from .library import define
+
+Tensor = torch.Tensor
+
+_OPTIONS = (
+    "Tensor? lo=None, Tensor? hi=None, Tensor? dense=None, Tensor? bias=None, Tensor? alibi=None, "
+    "Tensor? sinks=None, Tensor? seed=None, float? scale=None, float softcap=0.0, float dropout_p=0.0, "
+    "int threads=0"
+)
+
+
+def new_out(q: Tensor, v: Tensor) -> Tensor:
+    """(..., H, Lq, Dv), its axes in the order of q's."""
+    if q.shape[-1] == v.shape[-1]:
+        return torch.empty_like(q)
+    shape = (*q.shape[:-1], v.shape[-1])
+    if q.dim() > 2 and q.stride(-3) < q.stride(-2):
+        *lead, heads, rows, columns = shape
+        return q.new_empty((*lead, rows, heads, columns)).transpose(-3, -2)
+    return q.new_empty(shape)
+
+
+def new_lse(q: Tensor) -> Tensor:
+    return q.new_empty(q.shape[:-1], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+
+
+def new_weights(q: Tensor, k: Tensor) -> Tensor:
+    return q.new_empty((*q.shape[:-1], k.shape[-2]))
+
+
+def native_options(
+    q: Tensor,
+    k: Tensor,
+    bias: Tensor | None,
+    alibi: Tensor | None,
+    sinks: Tensor | None,
+    seed: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, int]:
+    """bias, alibi, sinks and seed as the native module takes them."""
+    if bias is not None:
+        _, heads, q_len, k_len = sizes(q, k)
+        bias = _expand(bias, (*q.shape[:-3], heads, q_len, k_len))
+    return (
+        bias,
+        None if alibi is None else alibi.double(),
+        None if sinks is None else sinks.double(),
+        0 if seed is None else int(seed.item()) & (2**64 - 1),
+    )
+
+
+def _expand(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
+    try:
+        return bias.expand(shape)
+    except RuntimeError:
+        raise ValueError(f"bias has shape {tuple(bias.shape)}, which does not broadcast to {shape}") from None
+
+
+def native_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor | bool,
+    weights: Tensor | bool,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    dense: Tensor | None = None,
+    bias: Tensor | None = None,
+    alibi: Tensor | None = None,
+    sinks: Tensor | None = None,
+    seed: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    threads: int = 0,
+) -> None:
+    """Write attention's results into the tensors given for them; False asks for none."""
+    number = 0
+    if bias is not None or alibi is not None or sinks is not None or seed is not None:
+        bias, alibi, sinks, number = native_options(q, k, bias, alibi, sinks, seed)
+    _core.attention(
+        q, k, v, out, lo, hi, dense, bias, alibi, sinks, scale, softcap, dropout_p, number, "bhld", lse, weights,
+        threads or -torch.get_num_threads(),
+    )  # fmt: skip
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
+    if q.requires_grad or k.requires_grad or v.requires_grad:
+        refuse_gradient("attention_forward", q, k, v)
+    out = new_out(q, v)
+    native_attention(q, k, v, out, False, False, *options)
+    return out
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    out, lse = new_out(q, v), new_lse(q)
+    native_attention(q, k, v, out, lse, False, *options)
+    return out, lse
+
+
+def _weights(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    refuse_gradient("attention_weights", q, k, v)
+    out, lse, weights = new_out(q, v), new_lse(q), new_weights(q, k)
+    native_attention(q, k, v, out, lse, weights, *options)
+    return out, lse, weights
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    dense: Tensor | None = None,
+    bias: Tensor | None = None,
+    alibi: Tensor | None = None,
+    sinks: Tensor | None = None,
+    *_: Any,
+) -> None:
+    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks)
+
+
+def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
+    _check(q, k, v, *options)
+    return new_out(q, v)
+
+
+def _fake_attention(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    _check(q, k, v, *options)
+    return new_out(q, v), new_lse(q)
+
+
+def _fake_weights(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    _check(q, k, v, *options)
+    return new_out(q, v), new_lse(q), new_weights(q, k)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Backward
+
+
+def _new_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    bias_grad: bool,
+    sinks_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return (
+        torch.empty_like(q),
+        torch.empty_like(k),
+        torch.empty_like(v),
+        bias.new_empty(bias.shape) if bias is not None and bias_grad else q.new_empty((0,)),
+        sinks.new_empty(sinks.shape) if sinks is not None and sinks_grad else q.new_empty((0,)),
+    )
+
+
+def _backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    dense: Tensor | None = None,
+    bias: Tensor | None = None,
+    alibi: Tensor | None = None,
+    sinks: Tensor | None = None,
+    seed: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    threads: int = 0,
+    bias_grad: bool = False,
+    sinks_grad: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv, dbias, dsinks = _new_gradients(q, k, v, bias, sinks, bias_grad, sinks_grad)
+    wide, slopes, logits, number = native_options(q, k, bias, alibi, sinks, seed)
+    wanted = None if wide is None or not bias_grad else dbias.expand(wide.shape)
+    *_, sums = _core.attention_backward(
+        grad_out, q, k, v, out, lse, lo, hi, dense, wide, slopes, logits, scale, softcap, dropout_p, number, "bhld",
+        dq, dk, dv, wanted, threads or -torch.get_num_threads(),
+    )  # fmt: skip
+    if sinks is not None and sinks_grad:
+        dsinks.copy_(torch.from_numpy(sums))
+    return dq, dk, dv, dbias, dsinks
+
+
+def _fake_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    dense: Tensor | None = None,
+    bias: Tensor | None = None,
+    alibi: Tensor | None = None,
+    sinks: Tensor | None = None,
+    seed: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    threads: int = 0,
+    bias_grad: bool = False,
+    sinks_grad: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks)
+    return _new_gradients(q, k, v, bias, sinks, bias_grad, sinks_grad)
+
+
+attention_forward = define(
+    "attention_forward",
+    f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> Tensor",
+    kernel=_forward,
+    fake=_fake_forward,
+    low_precision=(0, 1, 2),
+)
+attention_plain = define(  # without options: the dispatcher's time goes by the number of arguments
+    "attention_forward.plain",
+    "(Tensor q, Tensor k, Tensor v) -> Tensor",
+    kernel=_forward,
+    fake=_fake_forward,
+    low_precision=(0, 1, 2),
+)
+attention = define(
+    "attention",
+    f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)",
+    kernel=_attention,
+    fake=_fake_attention,
+    autograd=attention_autograd,
+    vmap=partial(attention_vmap, attention_call),
+    low_precision=(0, 1, 2),
+)
+attention_weights = define(
+    "attention_weights",
+    f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+    kernel=_weights,
+    fake=_fake_weights,
+    low_precision=(0, 1, 2),
+)
+attention_backward = define(
+    "attention_backward",
+    f"(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_OPTIONS}, "
+    "bool bias_grad=False, bool sinks_grad=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    kernel=_backward,
+    fake=_fake_backward,
+    autograd=backward_autograd,
+    vmap=partial(backward_vmap, backward_call),
+)
