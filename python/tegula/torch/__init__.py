@@ -3,6 +3,6 @@
 The functions of `tegula` hand tensors over to those here. Importing this module imports torch.
 """
 
-from .functional import attention
+from .functional import attention, attention_backward, merge_attention
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_backward", "merge_attention"]
