@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether `value` is a tensor of torch, which only whoever made it has imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 def integer(value: Any, name: str) -> int:
     """`value` as an int; bool and float are not integers."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
@@ -100,9 +106,3 @@ def kind(value: Any) -> str:
     """The type of `value` as an error names it: "list", "torch.Tensor"."""
     found = type(value)
     return found.__name__ if found.__module__ == "builtins" else f"{found.__module__}.{found.__name__}"
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether `value` is a tensor, without importing torch: who has one has imported it."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)

@@ -99,9 +99,9 @@ def embedding_backward(
     ([2], [[6.0, 8.0]])
     """
     if checks.is_tensor(grad):
-        from . import torch as tensors
+        from .torch import embedding_backward as of_tensors
 
-        return tensors.embedding_backward(
+        return of_tensors(
             grad, ids, num_rows, padding_idx=padding_idx, pad_output=pad_output, ignore_id=ignore_id, scale=scale,
             dropout_p=dropout_p, seed=seed, out=out, sparse=sparse,
         )  # fmt: skip

@@ -79,11 +79,9 @@ def positional_encoding(
     (2, 1, 512)
     """
     if checks.is_tensor(positions):
-        from . import torch as tensors
+        from .torch import positional_encoding as of_tensors
 
-        return tensors.positional_encoding(
-            positions, dim, base=base, layout=layout, spacing=spacing, dtype=dtype, out=out
-        )
+        return of_tensors(positions, dim, base=base, layout=layout, spacing=spacing, dtype=dtype, out=out)
     return _core.positional_encoding(
         _positions(positions),
         checked_dim(dim),

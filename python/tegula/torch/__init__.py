@@ -4,6 +4,13 @@ The functions of `tegula` hand tensors over to those here. Importing this module
 """
 
 from .embedding_functional import embedding, embedding_backward, positional_encoding
-from .functional import attention
+from .functional import attention, attention_backward, merge_attention
 
-__all__ = ["attention", "embedding", "embedding_backward", "positional_encoding"]
+__all__ = [
+    "attention",
+    "attention_backward",
+    "embedding",
+    "embedding_backward",
+    "merge_attention",
+    "positional_encoding",
+]

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .attention_dense import Inputs, dense_backward, dense_jvp, sink_weights
 from .attention_vmap import attention_vmap, backward_vmap
 
-Tensor = torch.Tensor
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 

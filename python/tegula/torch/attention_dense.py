@@ -16,10 +16,9 @@ import dataclasses
 import math
 
 import torch
+from torch import Tensor
 
 from .attention_checks import sizes
-
-Tensor = torch.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +69,7 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 class Weights:
     """p (..., H, Lq, Lk) of a call, and the arrays it was made of, per query head."""
 
-    def __init__(
-        self, inputs: Inputs, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, bias: Tensor | None
-    ) -> None:
+    def __init__(self, inputs: Inputs, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, bias: Tensor | None) -> None:
         compute = compute_dtype(q)
         self.seen = inputs.visible(q, k)
         self.group = q.shape[-3] // max(k.shape[-3], 1) if q.dim() > 2 else 1
@@ -99,7 +96,11 @@ class Weights:
         """k or v with rows of 0 where no query sees the key: what they hold may be NaN."""
         if x.dim() == 2:
             return torch.where(self.seen.any(-2)[..., None], x, 0.0)
-        by_group = self.seen.any(-2).unflatten(-2, (x.shape[-3], self.group)) if x.shape[-3] else self.seen.any(-2)[..., None, :]
+        by_group = (
+            self.seen.any(-2).unflatten(-2, (x.shape[-3], self.group))
+            if x.shape[-3]
+            else self.seen.any(-2)[..., None, :]
+        )
         return torch.where(by_group.any(-2)[..., None], x, 0.0)
 
     def spread(self, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from ..positions import checked_base, checked_dim
 from . import embedding_ops as ops
 from .attention_autograd import derivative_is_wanted
 from .attention_checks import FLOATS
+from .attention_options import refuse_kind
 from .dropout import lower_dropout, seed_number
 from .embedding_autograd import backward_call, embedding_call
 from .embedding_checks import check_embedding, check_gradient, check_positions
@@ -315,12 +316,8 @@ def positional_encoding(
 
 def _tensor(value: Any, name: str) -> None:
     """TypeError unless `value` is a tensor."""
-    if isinstance(value, Tensor):
-        return
-    kind = checks.kind(value)
-    if isinstance(value, np.ndarray):
-        kind += ": one call takes NumPy arrays or torch tensors, not both"
-    raise TypeError(f"{name} must be a torch tensor, got {kind}")
+    if not isinstance(value, Tensor):
+        refuse_kind(name, value, None)
 
 
 def _integers(value: Any, name: str, like: Tensor) -> Tensor:
