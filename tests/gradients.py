@@ -20,6 +20,7 @@ class Gradients(NamedTuple):
     dv: np.ndarray
     dbias: np.ndarray | None  # None without bias
     dsinks: np.ndarray | None  # None without sinks
+    dscores: np.ndarray  # (B, H, Lq, Lk): what dbias is the sum of
 
 
 def attention_backward(
@@ -87,7 +88,7 @@ def attention_backward(
         restored(grad, np.shape(x), layout).astype(storage) for grad, x in zip((dq, dk, dv), (q, k, v), strict=True)
     )
     dbias = None if bias is None else summed_to(dscores, np.shape(bias))
-    return Gradients(dq, dk, dv, dbias, None if sinks is None else dsinks)
+    return Gradients(dq, dk, dv, dbias, None if sinks is None else dsinks, dscores)
 
 
 def restored(x, shape, layout):
