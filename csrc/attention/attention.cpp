@@ -51,28 +51,6 @@ Plan make_plan(const AttentionArgs& a, const AttentionKernels& kernels, int thre
   return plan;
 }
 
-// Multiply-adds, from the intervals of some rows.
-double work_of(const AttentionArgs& a) {
-  double keys = static_cast<double>(a.k_len);
-  if (a.lo && a.q_len > 0 && a.batch > 0) {
-    constexpr int64_t kSamples = 16;
-    double seen = 0;
-    for (int64_t s = 0; s < kSamples; ++s) {
-      const int64_t at = s * (a.batch - 1) / (kSamples - 1) * a.lo.stride[0] +
-                         s * (a.q_len - 1) / (kSamples - 1) * a.lo.stride[2];
-      const int64_t at_hi = s * (a.batch - 1) / (kSamples - 1) * a.hi.stride[0] +
-                            s * (a.q_len - 1) / (kSamples - 1) * a.hi.stride[2];
-      seen += std::max(0, *a.hi.at<int32_t>(at_hi) - *a.lo.at<int32_t>(at));
-    }
-    keys = seen / kSamples;
-  }
-  // A key that meets few queries costs what it takes to read it.
-  constexpr int64_t kFew = 8;
-  const int64_t group = a.key_heads > 0 ? a.heads / a.key_heads : 1;
-  const int64_t rows = std::max(kFew, group * a.q_len) * a.key_heads;
-  return keys * static_cast<double>(a.batch * rows) * static_cast<double>(a.dim + a.value_dim + 8);
-}
-
 AttentionTask task_of(const Plan& plan, const AttentionArgs& a, int64_t index) {
   const int64_t units_of_batch = a.heads / plan.heads;
   const int64_t tasks_of_batch = units_of_batch * plan.row_tasks;
@@ -93,10 +71,31 @@ AttentionTask task_of(const Plan& plan, const AttentionArgs& a, int64_t index) {
 
 }  // namespace
 
+double attention_work(const AttentionArgs& a) {
+  double keys = static_cast<double>(a.k_len);
+  if (a.lo && a.q_len > 0 && a.batch > 0) {
+    constexpr int64_t kSamples = 16;
+    double seen = 0;
+    for (int64_t s = 0; s < kSamples; ++s) {
+      const int64_t at = s * (a.batch - 1) / (kSamples - 1) * a.lo.stride[0] +
+                         s * (a.q_len - 1) / (kSamples - 1) * a.lo.stride[2];
+      const int64_t at_hi = s * (a.batch - 1) / (kSamples - 1) * a.hi.stride[0] +
+                            s * (a.q_len - 1) / (kSamples - 1) * a.hi.stride[2];
+      seen += std::max(0, *a.hi.at<int32_t>(at_hi) - *a.lo.at<int32_t>(at));
+    }
+    keys = seen / kSamples;
+  }
+  // A key that meets few queries costs what it takes to read it.
+  constexpr int64_t kFew = 8;
+  const int64_t group = a.key_heads > 0 ? a.heads / a.key_heads : 1;
+  const int64_t rows = std::max(kFew, group * a.q_len) * a.key_heads;
+  return keys * static_cast<double>(a.batch * rows) * static_cast<double>(a.dim + a.value_dim + 8);
+}
+
 void attention_forward(const AttentionArgs& a, int threads) {
   if (a.batch * a.heads * a.q_len == 0) return;
   const AttentionKernels& kernel = kernels().attention[static_cast<int>(a.q.dtype)];
-  threads = threads_for(work_of(a), threads);
+  threads = threads_for(attention_work(a), threads);
   const Plan plan = make_plan(a, kernel, threads);
   const int64_t tasks = plan.units * plan.row_tasks;
   const size_t scratch_bytes = kernel.scratch_bytes(a, plan.task_rows);

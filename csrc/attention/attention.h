@@ -77,6 +77,9 @@ struct AttentionKernels {
   void (*weights)(const AttentionArgs&, const AttentionTask&, void* scratch);
 };
 
+// Multiply-adds of the forward pass, from the intervals of some rows.
+double attention_work(const AttentionArgs& args);
+
 // Runs the plan on up to `threads` threads (0: the setting).
 void attention_forward(const AttentionArgs& args, int threads);
 

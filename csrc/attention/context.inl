@@ -33,6 +33,7 @@ struct Context {
 
   const AttentionArgs& a;
   const AttentionTask& task;
+  const Pass pass;
   Workspace<F> w;
   int block_count = 0;
   int64_t slots = 0;           // rows of all blocks, padded to whole vectors
@@ -45,7 +46,7 @@ struct Context {
     const char* row;
     int64_t row_bytes, step, rows;
   };
-  Ahead ahead[4];
+  Ahead ahead[8];
   int ahead_count = 0;
 
   bool additive;      // a bias or a dense mask
@@ -55,10 +56,12 @@ struct Context {
   C exponent;         // score * exponent is the exponent of 2
   double to_natural;  // score * to_natural is the natural logarithm
 
-  TEGULA_INLINE Context(const AttentionArgs& args, const AttentionTask& t, void* scratch)
-      : a(args), task(t), w(args, t.row_end - t.row_begin, scratch) {
+  TEGULA_INLINE Context(const AttentionArgs& args, const AttentionTask& t, Pass p, void* scratch)
+      : a(args), task(t), pass(p), w(args, t.row_end - t.row_begin, p, scratch) {
     additive = a.bias || a.dense;
-    natural = a.bias || a.softcap > 0 || a.alibi != nullptr;
+    // The backward pass subtracts a log-sum-exp, which is natural and loses nothing as it is.
+    natural = a.bias || a.softcap > 0 || a.alibi != nullptr ||
+              (pass == Pass::kBackward && F::kUnitValues == 1);
     const double scale = a.softcap > 0 ? a.scale / a.softcap : a.scale;
     const double magnitude = scale < 0 ? -scale : scale;
     // A scale above 1 could overflow q, or the exponents, where the score does not.
@@ -80,15 +83,9 @@ struct Context {
     key_base = a.k.at<T>(batch_offset(a.k) + key_head * a.k.step(2));
     value_base = a.v.at<T>(batch_offset(a.v) + key_head * a.v.step(2));
     read_rows();
-    if (task.next_head >= 0) {
-      const int64_t key_head_ahead = task.next_head / (a.heads / a.key_heads);
-      look_ahead(a.out, task.next_head);
-      look_ahead(a.v, key_head_ahead);
-      look_ahead(a.k, key_head_ahead);
-      look_ahead(a.q, task.next_head);
-    }
   }
 
+  // To be sent for: the rows of `head` of the next task's batch entry.
   TEGULA_INLINE void look_ahead(const View& view, int64_t head) {
     const int64_t size = sizeof(T);
     if (view.step(0) != 1) return;
@@ -139,13 +136,20 @@ struct Context {
   }
 
   // Rows that fill the block's last vector are copies of its last real row.
-  TEGULA_INLINE void close_block(const Block<C>& block) {
+  TEGULA_INLINE void close_block(Block<C>& block) {
+    block.few = pass == Pass::kForward && block.rows <= kFewRows;
     const int64_t last = block.slot + block.rows - 1;
     slots = block.slot + block.width();
     for (int64_t slot = last + 1; slot < slots; ++slot) {
       w.lo[slot] = w.lo[last], w.hi[slot] = w.hi[last];
       w.head[slot] = w.head[last], w.query[slot] = w.query[last];
     }
+  }
+
+  // Rows from `row` on to the next multiple of kRowChunk, which no block of the backward pass
+  // crosses.
+  TEGULA_INLINE int64_t rows_to_border(int64_t row) const {
+    return pass == Pass::kForward ? INT64_MAX : kRowChunk<C> - row % kRowChunk<C>;
   }
 
   // Every row sees every key.
@@ -155,6 +159,7 @@ struct Context {
     for (int64_t row = task.row_begin; row < task.row_end;) {
       Block<C>& block = open_block(keys > 0 ? Sight{sight, sight} : blind());
       block.rows = static_cast<int>(smaller(kBlockRows<C>, task.row_end - row));
+      block.rows = static_cast<int>(smaller(block.rows, rows_to_border(row)));
       for (int64_t slot = block.slot; slot < block.slot + block.rows; ++slot) {
         w.lo[slot] = sight.begin, w.hi[slot] = sight.end;
         w.head[slot] = static_cast<Int<C>>(head), w.query[slot] = static_cast<Int<C>>(query);
@@ -177,6 +182,7 @@ struct Context {
       if (hi > a.k_len) hi = static_cast<int32_t>(a.k_len);
       if (hi <= lo) lo = kNever, hi = -1;
       if (block == nullptr || block->rows == kBlockRows<C> ||
+          (row != task.row_begin && rows_to_border(row) == kRowChunk<C>) ||
           (block->rows >= kCutRows<C> &&
            (lo >= block->sight.some.end || hi <= block->sight.some.begin))) {
         if (block != nullptr) close_block(*block);
@@ -200,6 +206,7 @@ struct Context {
 
   // Cuts the rows into blocks and notes what each row sees.
   TEGULA_NOINLINE void read_rows() {
+    if (task.row_begin == task.row_end) return;
     const int64_t head = task.first_head + task.row_begin / a.q_len;
     const int64_t query = task.row_begin % a.q_len;
     if (a.lo) {
@@ -230,7 +237,7 @@ struct Context {
     Unit* packed = queries_of(block);
     const T* base = a.q.at<T>(batch_offset(a.q));
     const int64_t step = a.q.step(0);
-    if (block.few()) {
+    if (block.few) {
       for (int r = 0; r < kFewRows && r < block.width(); ++r) {
         Unit* row = packed + r * w.packed_units;
         if (r < block.rows) {
@@ -241,13 +248,20 @@ struct Context {
       }
       return;
     }
+    pack_block(a.q, a.dim, query_scale, block, packed);
+  }
+
+  // The block's rows of such an array as columns [unit][width].
+  TEGULA_NOINLINE void pack_block(const View& view, int64_t dim, C scale, const Block<C>& block,
+                                  Unit* packed) {
+    const T* base = view.at<T>(batch_offset(view));
     for (int j = 0; j < block.vectors(); ++j) {
       const T* rows[kLanes<C>];
       for (int i = 0; i < kLanes<C>; ++i) {
         const int r = j * kLanes<C> + i;
-        rows[i] = r < block.rows ? base + row_offset(a.q, block.slot + r) : nullptr;
+        rows[i] = r < block.rows ? base + row_offset(view, block.slot + r) : nullptr;
       }
-      pack_columns<F>(rows, step, a.dim, query_scale, packed + j * kLanes<C>, block.width());
+      pack_columns<F>(rows, view.step(0), dim, scale, packed + j * kLanes<C>, block.width());
     }
   }
 

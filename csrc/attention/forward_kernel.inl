@@ -25,11 +25,6 @@ TEGULA_NOINLINE void attend_block(Context<T, F>& c, const Block<typename F::Comp
   add_values_block(c, block, whole);
 }
 
-template <class C>
-TEGULA_INLINE void fill(C* p, int64_t count, C value) {
-  for (int64_t i = 0; i < count; ++i) p[i] = value;
-}
-
 template <class T, class F>
 TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
   using C = typename F::Compute;
@@ -135,15 +130,15 @@ TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* bes
   }
 }
 
-template <class C>
-TEGULA_INLINE void copy(const C* from, C* to, int64_t count) {
-  __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(C));
-}
-
 template <class T, class F>
 void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, void* scratch) {
   using C = typename F::Compute;
-  Context<T, F> c(a, task, scratch);
+  Context<T, F> c(a, task, Pass::kForward, scratch);
+  if (task.next_head >= 0) {
+    const int64_t key_head = task.next_head / (a.heads / a.key_heads);
+    c.look_ahead(a.out, task.next_head), c.look_ahead(a.v, key_head);
+    c.look_ahead(a.k, key_head), c.look_ahead(a.q, task.next_head);
+  }
   for (int b = 0; b < c.block_count; ++b) c.pack_queries(c.w.blocks[b]);
   const auto sees_chunk = [&](int64_t chunk) {
     return c.sight.begin < (chunk + 1) * kKeyChunk && c.sight.end > chunk * kKeyChunk;
@@ -174,7 +169,7 @@ template <class T, class F>
 void attention_finish_task(const AttentionArgs& a, const AttentionTask& task, const char* partials,
                            size_t step, int64_t count, void* scratch) {
   using C = typename F::Compute;
-  Context<T, F> c(a, task, scratch);
+  Context<T, F> c(a, task, Pass::kForward, scratch);
   start_fold(c);
   for (int64_t i = 0; i < count; ++i) {
     const C* from = reinterpret_cast<const C*>(partials + step * static_cast<size_t>(i));
@@ -188,12 +183,12 @@ void attention_finish_task(const AttentionArgs& a, const AttentionTask& task, co
 
 template <class F>
 size_t attention_scratch_bytes(const AttentionArgs& a, int64_t rows) {
-  return reinterpret_cast<size_t>(Workspace<F>(a, rows, nullptr).next);
+  return reinterpret_cast<size_t>(Workspace<F>(a, rows, Pass::kForward, nullptr).next);
 }
 
 template <class F>
 size_t attention_partial_bytes(const AttentionArgs& a, int64_t rows) {
-  const Workspace<F> w(a, rows, nullptr);
+  const Workspace<F> w(a, rows, Pass::kForward, nullptr);
   return static_cast<size_t>(round_up(w.rows * (2 + w.value_stride), 16)) *
          sizeof(typename F::Compute);
 }

@@ -9,6 +9,15 @@ namespace {
 TEGULA_INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 TEGULA_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+template <class C>
+TEGULA_INLINE void fill(C* p, int64_t count, C value) {
+  for (int64_t i = 0; i < count; ++i) p[i] = value;
+}
+template <class C>
+TEGULA_INLINE void copy(const C* from, C* to, int64_t count) {
+  __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(C));
+}
+
 // kLanes<C> numbers from p on, zeros behind the first `count`.
 template <class C, class T>
 TEGULA_INLINE Vec<C> load_strided(const T* p, int64_t stride, int64_t count) {

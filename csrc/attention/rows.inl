@@ -24,6 +24,11 @@ inline constexpr int kFewRows = 4;
 template <class C>
 inline constexpr int kCutRows = kLanes<C> / 2 > kFewRows ? kLanes<C> / 2 : kFewRows + 1;
 
+// Rows whose share of a gradient is summed by itself: no block of the backward pass lies
+// across a multiple of it.
+template <class C>
+inline constexpr int kRowChunk = 12 * kBlockRows<C>;
+
 static_assert(kKeyChunk % 256 == 0 && 128 % kKeyQuad == 0);
 
 // Rows of a value tile. Such a group lies within one vector of rows and shares a key range.
@@ -62,16 +67,20 @@ template <class C>
 struct Block {
   int64_t slot;  // of the first row in the per-row arrays: a multiple of kLanes<C>
   int rows;
+  bool few;  // so few rows that keys lie in the lanes
   Sight sight;
   Sight lanes[kBlockVectors];                  // of each vector of rows
   KeyRange groups[kBlockRows<C> / kGroup<C>];  // what some row of a group sees
 
-  TEGULA_INLINE bool few() const { return rows <= kFewRows; }
   TEGULA_INLINE int vectors() const { return (rows + kLanes<C> - 1) / kLanes<C>; }
   TEGULA_INLINE int width() const { return vectors() * kLanes<C>; }
 };
 
-// Scratch of one task. Constructed on a null pointer it measures what it needs.
+// What the rows are read for.
+enum class Pass { kForward, kBackward };
+
+// Scratch of one task. Constructed on a null pointer it measures what it needs; what only
+// one pass needs has no room in the other's.
 template <class F>
 struct Workspace {
   using C = typename F::Compute;
@@ -105,32 +114,37 @@ struct Workspace {
     return taken;
   }
 
-  TEGULA_INLINE Workspace(const AttentionArgs& a, int64_t task_rows, void* scratch)
+  TEGULA_INLINE Workspace(const AttentionArgs& a, int64_t task_rows, Pass pass, void* scratch)
       : next(static_cast<char*>(scratch)) {
+    const bool forward = pass == Pass::kForward;
     units = (a.dim + F::kUnitValues - 1) / F::kUnitValues;
     packed_units = round_up(units, kLanes<Unit>);
     value_stride = round_up(a.value_dim, kLanes<C>);
-    const int64_t block_limit = task_rows / smaller(kCutRows<C>, kBlockRows<C>) + 2;
+    const int64_t block_limit =
+        task_rows / smaller(kCutRows<C>, kBlockRows<C>) + task_rows / kRowChunk<C> + 2;
     rows = round_up(task_rows, kLanes<C>) + block_limit * kLanes<C>;
 
     blocks = take<Block<C>>(block_limit);
     queries = take<Unit>(rows * packed_units);
-    best = take<C>(rows), total = take<C>(rows), sum = take<C>(rows * value_stride);
-    const int64_t chunk_rows = a.k_len > kKeyChunk ? rows : 0;
-    all_best = take<C>(chunk_rows), all_total = take<C>(chunk_rows);
-    all_sum = take<C>(chunk_rows * value_stride);
     lo = take<Int<C>>(rows), hi = take<Int<C>>(rows);
     head = take<Int<C>>(rows), query = take<Int<C>>(rows);
     lead_low = take<UInt<C>>(rows), lead_high = take<UInt<C>>(rows);
     slope = take<C>(rows);
-    tile_best = take<C>(kBlockRows<C>), tile_sum = take<C>(kBlockRows<C>);
-    shift = take<C>(kBlockRows<C>), rescale = take<C>(kBlockRows<C>);
+    scores = take<C>(kTile), additive = take<C>(kTile);
 
-    scores = take<C>(kTile), additive = take<C>(kTile), weights = take<Unit>(kTile);
-    keys = take<Unit>(kKeyTile<F> * packed_units);
-    key_columns = take<Unit>(kKeyTile<F> * packed_units);
-    values = take<Unit>(kKeyTile<F> * value_stride);
-    clean_values = take<Unit>(kKeyTile<F> * value_stride);
+    const int64_t sums = forward ? rows : 0;
+    best = take<C>(sums), total = take<C>(sums), sum = take<C>(sums * value_stride);
+    const int64_t chunk_rows = a.k_len > kKeyChunk ? sums : 0;
+    all_best = take<C>(chunk_rows), all_total = take<C>(chunk_rows);
+    all_sum = take<C>(chunk_rows * value_stride);
+    const int64_t lanes = forward ? kBlockRows<C> : 0, keys_of_tile = forward ? kKeyTile<F> : 0;
+    tile_best = take<C>(lanes), tile_sum = take<C>(lanes);
+    shift = take<C>(lanes), rescale = take<C>(lanes);
+    weights = take<Unit>(forward ? kTile : 0);
+    keys = take<Unit>(keys_of_tile * packed_units);
+    key_columns = take<Unit>(keys_of_tile * packed_units);
+    values = take<Unit>(keys_of_tile * value_stride);
+    clean_values = take<Unit>(keys_of_tile * value_stride);
   }
 };
 

@@ -10,45 +10,86 @@
 namespace tegula {
 namespace {
 
-// scores[key][row] for keys [begin, end) of the tile and kVectors vectors of rows.
+// Key rows times row columns: out[key][row], both [..][width].
+template <class F>
+struct Product {
+  const char* keys;  // rows of units
+  int64_t key_bytes, units;
+  const typename F::Unit* columns;
+  int width;
+  typename F::Compute* out;
+};
+
+// q k^T of a block.
+template <class T, class F>
+TEGULA_INLINE Product<F> score_product(Context<T, F>& c,
+                                       const Block<typename F::Compute>& block) {
+  return {c.tile.keys,   c.tile.key_bytes, c.w.units, c.queries_of(block),
+          block.width(), c.w.scores};
+}
+
+// For keys [begin, end) of the tile and kVectors vectors of rows from `first` on.
 template <int kVectors, class T, class F>
-TEGULA_INLINE void score_columns(Context<T, F>& c, const typename F::Unit* queries, int width,
-                                 typename F::Compute* scores, int begin, int end,
-                                 Vec<typename F::Compute>* best) {
-  const char* keys = c.tile.keys + begin * c.tile.key_bytes;
-  const int64_t step = c.tile.key_bytes, units = c.w.units;
+TEGULA_INLINE void multiply_columns(Context<T, F>& c, const Product<F>& p, int first, int begin,
+                                    int end, Vec<typename F::Compute>* best) {
+  const auto* columns = p.columns + first * kLanes<typename F::Compute>;
+  auto* out = p.out + first * kLanes<typename F::Compute>;
+  const char* keys = p.keys + begin * p.key_bytes;
+  const int64_t step = p.key_bytes, units = p.units;
+  const int width = p.width;
   int key = begin;
   for (; key + kScoreRows <= end; key += kScoreRows, keys += kScoreRows * step) {
     if (c.ahead_count > 0) c.prefetch_ahead();
-    score_tile<F, kScoreRows, kVectors>(keys, step, units, queries, width, scores + key * width,
+    score_tile<F, kScoreRows, kVectors>(keys, step, units, columns, width, out + key * width,
                                         width, best);
   }
   for (; key + 2 <= end; key += 2, keys += 2 * step) {
-    score_tile<F, 2, kVectors>(keys, step, units, queries, width, scores + key * width, width,
-                               best);
+    score_tile<F, 2, kVectors>(keys, step, units, columns, width, out + key * width, width, best);
   }
   if (key < end) {
-    score_tile<F, 1, kVectors>(keys, step, units, queries, width, scores + key * width, width,
-                               best);
+    score_tile<F, 1, kVectors>(keys, step, units, columns, width, out + key * width, width, best);
   }
 }
 
 // The same for row vectors [first, first + count).
 template <class T, class F>
-TEGULA_NOINLINE void score_range(Context<T, F>& c, const Block<typename F::Compute>& block,
-                                 int first, int count, int begin, int end,
-                                 Vec<typename F::Compute>* best) {
-  constexpr int kN = kLanes<typename F::Compute>;
-  const auto* queries = c.queries_of(block) + first * kN;
-  auto* scores = c.w.scores + first * kN;
+TEGULA_NOINLINE void multiply_range(Context<T, F>& c, const Product<F>& p, int first, int count,
+                                    int begin, int end, Vec<typename F::Compute>* best) {
   switch (count) {
-    case 1: return score_columns<1>(c, queries, block.width(), scores, begin, end, best);
-    case 2: return score_columns<2>(c, queries, block.width(), scores, begin, end, best);
+    case 1: return multiply_columns<1>(c, p, first, begin, end, best);
+    case 2: return multiply_columns<2>(c, p, first, begin, end, best);
     default:
-      if constexpr (kBlockVectors > 2) {
-        score_columns<3>(c, queries, block.width(), scores, begin, end, best);
-      }
+      if constexpr (kBlockVectors > 2) multiply_columns<3>(c, p, first, begin, end, best);
   }
+}
+
+// The same where each row vector needs a key range of its own.
+template <class T, class F>
+TEGULA_NOINLINE void multiply_ranges(Context<T, F>& c, const Product<F>& p, int vectors,
+                                     const KeyRange* ranges) {
+  KeyRange all{kKeyTile<F>, 0};
+  for (int j = 0; j < vectors; ++j) {
+    if (ranges[j].empty()) continue;
+    if (ranges[j].begin < all.begin) all.begin = ranges[j].begin;
+    if (ranges[j].end > all.end) all.end = ranges[j].end;
+  }
+  const int end = static_cast<int>(smaller(all.end, c.tile.count));
+  // Runs of key groups that the same vectors need are computed together.
+  Vec<typename F::Compute> unused[kBlockVectors] = {};
+  int run_begin = all.begin, run_first = 0, run_count = 0;
+  for (int key = all.begin; key < end; key += kScoreRows) {
+    int first = -1, last = -1;
+    for (int j = 0; j < vectors; ++j) {
+      if (ranges[j].begin >= key + kScoreRows || ranges[j].end <= key) continue;
+      if (first < 0) first = j;
+      last = j;
+    }
+    const int count = first < 0 ? 0 : last - first + 1;
+    if (count == run_count && (count == 0 || first == run_first)) continue;
+    if (run_count > 0) multiply_range(c, p, run_first, run_count, run_begin, key, unused);
+    run_begin = key, run_first = first, run_count = count;
+  }
+  if (run_count > 0) multiply_range(c, p, run_first, run_count, run_begin, end, unused);
 }
 
 // scores[row][key] for keys `range` of the tile, whole vectors.
@@ -142,7 +183,7 @@ TEGULA_NOINLINE void fill_additive(Context<T, F>& c, const Block<typename F::Com
       if (a.dense) dense_rows[i] = c.row_offset(a.dense, slot);
     }
     for (int key = 0; key < c.tile.count; key += kN) {
-      if (block.few()) {
+      if (block.few) {
         for (int i = 0; i < kN && j * kN + i < block.rows; ++i) {
           store(c.w.additive + (j * kN + i) * kKeyTile<F> + key,
                 terms_of(bias_rows[i], dense_rows[i], key));
@@ -199,12 +240,16 @@ TEGULA_INLINE Place<C> row_at(Context<T, F>& c, int64_t slot) {
   return at;
 }
 
-// softcap(score) + ALiBi + bias
+// softcap(score) + ALiBi + bias; `tangent` becomes the derivative of the softcap.
 template <class T, class F, class C = typename F::Compute>
 TEGULA_INLINE Vec<C> with_options(Context<T, F>& c, Vec<C> score, const Place<C>& at,
-                                  const C* additive) {
+                                  const C* additive, Vec<C>* tangent = nullptr) {
   if (c.score_scale != C(1)) score *= c.score_scale;
-  if (c.a.softcap > 0) score = tanh<C>(score) * static_cast<C>(c.a.softcap);
+  if (c.a.softcap > 0) {
+    const Vec<C> capped = tanh<C>(score);
+    if (tangent != nullptr) *tangent = C(1) - capped * capped;
+    score = capped * static_cast<C>(c.a.softcap);
+  }
   if (c.a.alibi != nullptr) {
     const Vec<Int<C>> distance = at.key - at.query - static_cast<Int<C>>(c.a.k_len - c.a.q_len);
     score = opaque(score) + opaque(at.slope * __builtin_convertvector(distance, Vec<C>));
@@ -271,32 +316,9 @@ TEGULA_INLINE KeyRange quads_of(Context<T, F>& c, const Block<typename F::Comput
 template <class T, class F>
 TEGULA_NOINLINE void score_mixed_columns(Context<T, F>& c,
                                          const Block<typename F::Compute>& block) {
-  using C = typename F::Compute;
   KeyRange ranges[kBlockVectors];
-  KeyRange all{kKeyTile<F>, 0};
-  for (int j = 0; j < block.vectors(); ++j) {
-    ranges[j] = quads_of(c, block, j);
-    if (ranges[j].empty()) continue;
-    if (ranges[j].begin < all.begin) all.begin = ranges[j].begin;
-    if (ranges[j].end > all.end) all.end = ranges[j].end;
-  }
-  const int end = static_cast<int>(smaller(all.end, c.tile.count));
-  // Runs of key groups that the same vectors need are computed together.
-  Vec<C> unused[kBlockVectors] = {};
-  int run_begin = all.begin, run_first = 0, run_count = 0;
-  for (int key = all.begin; key < end; key += kScoreRows) {
-    int first = -1, last = -1;
-    for (int j = 0; j < block.vectors(); ++j) {
-      if (ranges[j].begin >= key + kScoreRows || ranges[j].end <= key) continue;
-      if (first < 0) first = j;
-      last = j;
-    }
-    const int count = first < 0 ? 0 : last - first + 1;
-    if (count == run_count && (count == 0 || first == run_first)) continue;
-    if (run_count > 0) score_range(c, block, run_first, run_count, run_begin, key, unused);
-    run_begin = key, run_first = first, run_count = count;
-  }
-  if (run_count > 0) score_range(c, block, run_first, run_count, run_begin, end, unused);
+  for (int j = 0; j < block.vectors(); ++j) ranges[j] = quads_of(c, block, j);
+  multiply_ranges(c, score_product(c, block), block.vectors(), ranges);
   for (int j = 0; j < block.vectors(); ++j) {
     if (ranges[j].empty()) continue;
     finish_column(c, block, j, ranges[j], intersect(c.tile.local(block.lanes[j].every), ranges[j]));
@@ -353,7 +375,7 @@ TEGULA_INLINE bool score_block(Context<T, F>& c, const Block<typename F::Compute
   for (int j = 0; j < block.vectors(); ++j) {
     store(c.w.tile_best + j * kN, broadcast(-kInfinity<C>));
   }
-  if (block.few()) {
+  if (block.few) {
     score_few_rows(c, block);
     return false;
   }
@@ -364,7 +386,7 @@ TEGULA_INLINE bool score_block(Context<T, F>& c, const Block<typename F::Compute
   }
   Vec<C> best[kBlockVectors];
   for (int j = 0; j < kBlockVectors; ++j) best[j] = broadcast(-kInfinity<C>);
-  score_range(c, block, 0, block.vectors(), 0, c.tile.count, best);
+  multiply_range(c, score_product(c, block), 0, block.vectors(), 0, c.tile.count, best);
   for (int j = 0; j < block.vectors(); ++j) store(c.w.tile_best + j * kN, best[j]);
   return true;
 }

@@ -123,7 +123,7 @@ TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute
 
 template <bool kScaled, bool kDrop, class T, class F>
 TEGULA_INLINE void weigh(Context<T, F>& c, const Block<typename F::Compute>& block, bool whole) {
-  if (block.few()) {
+  if (block.few) {
     const KeyRange range = vectors_of(c, block);
     for (int r = 0; r < block.rows; ++r) weigh_row<kScaled, kDrop>(c, block, r, range);
     return;

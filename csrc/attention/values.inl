@@ -20,8 +20,8 @@ TEGULA_INLINE void add_values(Context<T, F>& c, const Block<typename F::Compute>
                               int64_t value_stride) {
   const int64_t d = first * kLanes<typename F::Compute>;
   // weights[unit][row] or weights[row][unit], see scores.inl
-  const int64_t unit_step = block.few() ? 1 : block.width();
-  const int64_t row_step = block.few() ? kKeyTile<F> / F::kUnitValues : 1;
+  const int64_t unit_step = block.few ? 1 : block.width();
+  const int64_t row_step = block.few ? kKeyTile<F> / F::kUnitValues : 1;
   value_tile<F, kRows, kVectors>(
       c.w.weights + range.begin * unit_step + row * row_step, unit_step, row_step,
       values + range.begin * value_stride + d, value_stride, range.end - range.begin,
@@ -70,7 +70,7 @@ TEGULA_INLINE bool sees(Context<T, F>& c, const Block<typename F::Compute>& bloc
   const int64_t at = c.tile.begin + key;
   if (at < c.w.lo[slot] || at >= c.w.hi[slot]) return false;
   if (!c.additive) return true;
-  const int64_t place = block.few() ? row * kKeyTile<F> + key : key * block.width() + row;
+  const int64_t place = block.few ? row * kKeyTile<F> + key : key * block.width() + row;
   return c.w.additive[place] != -kInfinity<C>;
 }
 
@@ -105,7 +105,7 @@ TEGULA_NOINLINE void add_values_block(Context<T, F>& c, const Block<typename F::
   const auto* values = c.tile.values;
   const int64_t stride = c.tile.value_stride;
   if (!whole && !boundary_values_finite(c, block)) return add_values_carefully(c, block);
-  if (block.few()) {
+  if (block.few) {
     const KeyRange range = units_of_keys<F>(c.tile.local(block.sight.some));
     switch (block.rows) {
       case 1: return add_value_rows<1>(c, block, 0, range, values, stride);

@@ -11,7 +11,7 @@ namespace {
 template <class T, class F>
 void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, void* scratch) {
   using C = typename F::Compute;
-  Context<T, F> c(a, task, scratch);
+  Context<T, F> c(a, task, Pass::kForward, scratch);
   T* out_base = a.weights.at<T>(c.batch_offset(a.weights));
   const C* norms_base = a.norms.at<C>(c.batch_offset(a.norms));
   const int64_t step = a.weights.step(0);
@@ -38,7 +38,7 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
         T* out = out_base + c.row_offset(a.weights, slot) + begin * step;
         for (int key = 0; key < c.tile.count; ++key) {
           if (!sees(c, block, r, key)) continue;
-          const C score = c.w.scores[block.few() ? r * kKeyTile<F> + key : key * block.width() + r];
+          const C score = c.w.scores[block.few ? r * kKeyTile<F> + key : key * block.width() + r];
           const Vec<C> weight = exp2<C>(broadcast((score - point) * c.exponent));
           store_one<C>(out + key * step, weight[0] * norms[1]);
         }

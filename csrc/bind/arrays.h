@@ -80,5 +80,6 @@ void bind_positional_encoding(py::module_& module);
 void bind_embedding(py::module_& module);
 void bind_mask(py::module_& module);
 void bind_attention(py::module_& module);
+void bind_attention_backward(py::module_& module);
 
 }  // namespace tegula

@@ -40,7 +40,8 @@ inline View heads_first(View view, const std::string& layout, const char* name) 
 
 // q, k and v of one call, checked against each other.
 struct Inputs {
-  View q, k, v;
+  View q, k, v;                    // (..., H, L, X)
+  View given_q, given_k, given_v;  // as they were given
   py::handle like;  // the array q
   DType dtype;
   std::string layout;
@@ -52,8 +53,8 @@ struct Inputs {
     if (layout != "bhld" && layout != "blhd" && layout != "lhd") {
       throw ValueError(message("layout must be 'bhld', 'blhd' or 'lhd', got '", layout, "'"));
     }
-    const View given_q = arrays.input(q_array, "q"), given_k = arrays.input(k_array, "k"),
-               given_v = arrays.input(v_array, "v");
+    given_q = arrays.input(q_array, "q"), given_k = arrays.input(k_array, "k");
+    given_v = arrays.input(v_array, "v");
     dtype = given_q.dtype;
     rank = given_q.rank;
     if (!is_float(dtype)) {
@@ -207,6 +208,13 @@ struct Call {
   }
 };
 
+// An array (..., H, Lq) as (..., H, Lq, 1).
+inline View with_column(View view, const char* name) {
+  view.shape[view.rank] = 1, view.stride[view.rank] = 0;
+  ++view.rank;
+  return heads_first(view, "bhld", name);
+}
+
 // A result (..., H, Lq, X) beside out, whatever the layout: fresh, or the caller's.
 // `wanted` is False, True, or the array to write to; the view is empty for False.
 struct Extra {
@@ -225,11 +233,7 @@ struct Extra {
       view = arrays.output(wanted, name, dtype, shape);
       array = py::reinterpret_borrow<py::object>(wanted);
     }
-    if (columns.size() == 0) {  // one more axis, so that it reads like (..., H, Lq, 1)
-      view.shape[view.rank] = 1, view.stride[view.rank] = 0;
-      ++view.rank;
-    }
-    view = heads_first(view, "bhld", name);
+    view = columns.size() == 0 ? with_column(view, name) : heads_first(view, "bhld", name);
   }
 };
 

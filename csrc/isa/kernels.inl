@@ -11,6 +11,8 @@
 //
 #include "../attention/weights_kernel.inl"
 //
+#include "../attention/bias_gradient.inl"
+//
 #include "../mask/mask_kernel.inl"
 //
 #include "../positional_encoding/positional_encoding_kernel.inl"
@@ -24,6 +26,8 @@ const KernelTable TEGULA_TABLE = {
     TEGULA_NAME,
     {attention_kernels<double>(), attention_kernels<float>(), attention_kernels<Half>(),
      attention_kernels<BFloat16>()},
+    {attention_gradient_kernels<double>(), attention_gradient_kernels<float>(),
+     attention_gradient_kernels<Half>(), attention_gradient_kernels<BFloat16>()},
     mask_kernels(),
     {positional_encoding_kernels<double>(), positional_encoding_kernels<float>(),
      positional_encoding_kernels<Half>(), positional_encoding_kernels<BFloat16>()},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../attention/attention.h"
+#include "../attention/backward.h"
 #include "../embedding/embedding.h"
 #include "../mask/mask.h"
 #include "../positional_encoding/positional_encoding.h"
@@ -12,6 +13,7 @@ struct KernelTable {
   const char* name;
   // By float type: float64, float32, float16, bfloat16.
   AttentionKernels attention[4];
+  AttentionGradKernels attention_backward[4];
   MaskKernels mask;
   PositionalEncodingKernels positional_encoding[4];
   EmbeddingKernels embedding[4];

@@ -110,23 +110,14 @@ TEGULA_NOINLINE void score_tile(const char* __restrict rows, int64_t row_bytes, 
   }
 }
 
-// out[r][d] = out[r][d] * scale[r] + sum over u of weights[u][r] * values[u][d], for
-// kRows rows and kVectors vectors of d; weights step by weight_step from unit to unit
-// and by row_step from row to row.
+// sum[r][d] += sum over u of weights[u][r] * values[u][d]; weights step by weight_step from
+// unit to unit and by row_step from row to row.
 template <class F, int kRows, int kVectors>
-TEGULA_NOINLINE void value_tile(const typename F::Unit* __restrict weights, int64_t weight_step,
-                                int64_t row_step, const typename F::Unit* __restrict values,
-                                int64_t value_stride, int64_t units,
-                                typename F::Compute* __restrict out, int64_t out_stride,
-                                const typename F::Compute* __restrict scale) {
-  using C = typename F::Compute;
+TEGULA_INLINE void accumulate(Vec<typename F::Compute> (&sum)[kRows][kVectors],
+                              const typename F::Unit* __restrict weights, int64_t weight_step,
+                              int64_t row_step, const typename F::Unit* __restrict values,
+                              int64_t value_stride, int64_t units) {
   using Unit = typename F::Unit;
-  Vec<C> sum[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kVectors; ++j) {
-      sum[r][j] = opaque(load(out + r * out_stride + j * kLanes<C>) * scale[r]);
-    }
-  }
   TEGULA_UNROLL(2)
   for (int64_t u = 0; u < units; ++u) {
     Vec<Unit> value[kVectors];
@@ -141,8 +132,42 @@ TEGULA_NOINLINE void value_tile(const typename F::Unit* __restrict weights, int6
       for (int j = 0; j < kVectors; ++j) sum[r][j] = F::multiply_add(sum[r][j], weight, value[j]);
     }
   }
+}
+
+// out[r][d] = out[r][d] * scale[r] + the sum above, for kRows rows and kVectors vectors of d.
+template <class F, int kRows, int kVectors>
+TEGULA_NOINLINE void value_tile(const typename F::Unit* __restrict weights, int64_t weight_step,
+                                int64_t row_step, const typename F::Unit* __restrict values,
+                                int64_t value_stride, int64_t units,
+                                typename F::Compute* __restrict out, int64_t out_stride,
+                                const typename F::Compute* __restrict scale) {
+  using C = typename F::Compute;
+  Vec<C> sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kVectors; ++j) {
+      sum[r][j] = opaque(load(out + r * out_stride + j * kLanes<C>) * scale[r]);
+    }
+  }
+  accumulate<F>(sum, weights, weight_step, row_step, values, value_stride, units);
   for (int r = 0; r < kRows; ++r) {
     for (int j = 0; j < kVectors; ++j) store(out + r * out_stride + j * kLanes<C>, sum[r][j]);
+  }
+}
+
+// out[r][d] += the sum above, which starts from 0: short chains round less.
+template <class F, int kRows, int kVectors>
+TEGULA_NOINLINE void gradient_tile(const typename F::Unit* __restrict weights, int64_t weight_step,
+                                   int64_t row_step, const typename F::Unit* __restrict values,
+                                   int64_t value_stride, int64_t units,
+                                   typename F::Compute* __restrict out, int64_t out_stride) {
+  using C = typename F::Compute;
+  Vec<C> sum[kRows][kVectors] = {};
+  accumulate<F>(sum, weights, weight_step, row_step, values, value_stride, units);
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kVectors; ++j) {
+      C* at = out + r * out_stride + j * kLanes<C>;
+      store(at, load(at) + sum[r][j]);
+    }
   }
 }
 

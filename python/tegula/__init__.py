@@ -3,6 +3,7 @@
 from . import masks
 from ._version import __version__
 from .attention import attention, merge_attention
+from .attention_backward import attention_backward
 from .dropout import dropout_mask
 from .embedding import embedding
 from .positions import positional_encoding
@@ -11,6 +12,7 @@ from .runtime import config, get_num_threads, set_isa, set_num_threads, show_con
 __all__ = [
     "__version__",
     "attention",
+    "attention_backward",
     "config",
     "dropout_mask",
     "embedding",

@@ -115,35 +115,11 @@ def attention(
     >>> bool(np.array_equal(out[:, :, 0], v[:, :, 0]))  # the first query sees itself only
     True
     """
-    if layout not in ("bhld", "blhd", "lhd"):
+    if layout not in LAYOUTS:
         raise ValueError(f"layout must be 'bhld', 'blhd' or 'lhd', got {layout!r}")
     lo = hi = dense = None
     if mask is not None or bias is not None:
-        if mask is not None:
-            mask = as_mask(mask)
-        if bias is not None:
-            check_bias_kind(bias)
-        batch, heads, q_len, k_len, lead = _core.attention_sizes(q, k, v, layout)
-        if mask is not None:
-            lo, hi, dense = mask._lower(batch, heads, q_len, k_len)
-        if bias is not None:
-            bias = broadcast_bias(bias, lead, (heads, q_len, k_len))
-    if scale is not None:
-        scale = checks.real(scale, "scale")
-    if softcap is None:
-        softcap = 0.0
-    else:
-        softcap = checks.real(softcap, "softcap")
-        if softcap <= 0:
-            raise ValueError(f"softcap must be positive, got {softcap}; None switches it off")
-    if alibi is not None:
-        alibi = per_head(alibi, "alibi")
-        if not (np.abs(alibi) <= np.finfo(np.float32).max).all():
-            raise ValueError(f"alibi must be finite in float32, got {alibi}")
-    if sinks is not None:
-        sinks = per_head(sinks, "sinks")
-    if dropout_p != 0.0 or seed is not None:
-        dropout_p, seed = checks.dropout(dropout_p, seed)
+        lo, hi, dense, bias = lowered(q, k, v, layout, mask, bias)
     return _core.attention(
         q,
         k,
@@ -153,17 +129,53 @@ def attention(
         hi,
         dense,
         bias,
-        alibi,
-        sinks,
-        scale,
-        softcap,
-        dropout_p,
-        seed or 0,
+        *numbers(alibi, sinks, scale, softcap, dropout_p, seed),
         layout,
         return_lse is True or checks.flag(return_lse, "return_lse"),
         return_weights is True or checks.flag(return_weights, "return_weights"),
         0 if threads is None else checked_threads(threads),
     )
+
+
+LAYOUTS = ("bhld", "blhd", "lhd")
+
+
+def lowered(q: Any, k: Any, v: Any, layout: str, mask: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
+    """Mask and bias in the form of the native call: lo, hi, dense, bias."""
+    lo = hi = dense = None
+    if mask is not None:
+        mask = as_mask(mask)
+    if bias is not None:
+        check_bias_kind(bias)
+    batch, heads, q_len, k_len, lead = _core.attention_sizes(q, k, v, layout)
+    if mask is not None:
+        lo, hi, dense = mask._lower(batch, heads, q_len, k_len)
+    if bias is not None:
+        bias = broadcast_bias(bias, lead, (heads, q_len, k_len))
+    return lo, hi, dense, bias
+
+
+def numbers(
+    alibi: Any, sinks: Any, scale: Any, softcap: Any, dropout_p: Any, seed: Any
+) -> tuple[Any, Any, float | None, float, float, int]:
+    """The options that need no shape, checked, in the order of the native call."""
+    if alibi is not None:
+        alibi = per_head(alibi, "alibi")
+        if not (np.abs(alibi) <= np.finfo(np.float32).max).all():
+            raise ValueError(f"alibi must be finite in float32, got {alibi}")
+    if sinks is not None:
+        sinks = per_head(sinks, "sinks")
+    if scale is not None:
+        scale = checks.real(scale, "scale")
+    if softcap is None:
+        softcap = 0.0
+    else:
+        softcap = checks.real(softcap, "softcap")
+        if softcap <= 0:
+            raise ValueError(f"softcap must be positive, got {softcap}; None switches it off")
+    if dropout_p != 0.0 or seed is not None:
+        dropout_p, seed = checks.dropout(dropout_p, seed)
+    return alibi, sinks, scale, softcap, dropout_p, seed or 0
 
 
 def check_bias_kind(bias: Any) -> None:

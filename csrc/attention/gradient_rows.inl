@@ -1,0 +1,216 @@
+// A backward task at work: the rows it reads, the keys it stands on, and its sums.
+#pragma once
+
+#include "backward.h"
+#include "values.inl"
+
+namespace tegula {
+namespace {
+
+// Keys of a tile, and rows whose weights over it are kept before they meet grad_out and q.
+inline constexpr int kGradientTile = 128;
+template <class C>
+inline constexpr int kGradientRows = 2 * kBlockRows<C>;
+
+static_assert(kGradientKeys % kGradientTile == 0 && kGradientTile % kGroupRows == 0);
+
+// Products of weights with rows are plain float32 (float64) for every type of input: the
+// rounding of a weight to 16 bits would show in the gradient as much as the final one.
+template <class F>
+using SumFormat = PlainFormat<typename F::Compute>;
+
+template <class F>
+struct GradWorkspace {
+  using C = typename F::Compute;
+  using Unit = typename F::Unit;
+
+  char* next;
+  int64_t dim_stride, value_stride;                // D and Dv in whole vectors
+  int64_t value_units, packed_value_units;         // of a v or grad_out row
+
+  // Per row.
+  Unit* grad_columns;          // grad_out, block by block as columns [unit][width]
+  C *query_rows, *grad_rows;   // q and grad_out as rows
+  C *shift, *delta;            // log-sum-exp in the units of the scores, rowsum(grad_out out)
+  C *dq_cell, *dq;             // of this key chunk, of all: one and the same for a single chunk
+  bool *packed, *finite;       // per block: its rows stand above; hold finite numbers only
+  // Per key of the chunk.
+  Unit *key_units, *value_units_of_keys;
+  C* key_rows;
+  C *dk_cell, *dv_cell, *dk, *dv;  // likewise, by row chunk
+  // Per key of the tile and row of the group, [key][kGradientRows].
+  C *weights, *slopes;         // P with dropout, dS
+  uint8_t* hidden;
+  // Per key of the tile and row of the block, as the scores.
+  C *undropped, *tangent;      // P, derivative of the softcap
+  C* clean;                    // rows without those that a key or a query must not meet
+
+  template <class T>
+  TEGULA_INLINE T* take(int64_t count) {
+    T* taken = reinterpret_cast<T*>(next);
+    next += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+    return taken;
+  }
+
+  TEGULA_INLINE GradWorkspace(const AttentionGradArgs& a, const Workspace<F>& w,
+                              int64_t task_rows, bool one_chunk)
+      : next(w.next) {
+    dim_stride = round_up(a.dim, kLanes<C>);
+    value_stride = w.value_stride;
+    value_units = (a.value_dim + F::kUnitValues - 1) / F::kUnitValues;
+    packed_value_units = round_up(value_units, kLanes<Unit>);
+    const int64_t rows = w.rows;
+    grad_columns = take<Unit>(rows * packed_value_units);
+    query_rows = take<C>(rows * dim_stride), grad_rows = take<C>(rows * value_stride);
+    shift = take<C>(rows), delta = take<C>(rows);
+    dq = take<C>(rows * dim_stride);
+    dq_cell = one_chunk ? dq : take<C>(rows * dim_stride);
+    packed = take<bool>(rows), finite = take<bool>(rows);
+
+    key_units = take<Unit>(kGradientKeys * w.packed_units);
+    value_units_of_keys = take<Unit>(kGradientKeys * packed_value_units);
+    key_rows = F::kUnitValues == 1 ? reinterpret_cast<C*>(key_units)
+                                   : take<C>(kGradientKeys * dim_stride);
+    dk = take<C>(kGradientKeys * dim_stride), dv = take<C>(kGradientKeys * value_stride);
+    dk_cell = dk, dv_cell = dv;
+    if (task_rows > kRowChunk<C>) {
+      dk_cell = take<C>(kGradientKeys * dim_stride);
+      dv_cell = take<C>(kGradientKeys * value_stride);
+    }
+
+    weights = take<C>(kGradientTile * kGradientRows<C>);
+    slopes = take<C>(kGradientTile * kGradientRows<C>);
+    hidden = take<uint8_t>(kGradientTile * kGradientRows<C>);
+    const int64_t tile = kGradientTile * kBlockRows<C>;
+    undropped = take<C>(a.dropout.active() ? tile : 0);
+    tangent = take<C>(a.softcap > 0 ? tile : 0);
+    const int64_t clean_rows = kGradientTile > kGradientRows<C> ? kGradientTile
+                                                                : kGradientRows<C>;
+    clean = take<C>(clean_rows * (dim_stride > value_stride ? dim_stride : value_stride));
+  }
+};
+
+template <class T, class F>
+struct GradContext : Context<T, F> {
+  using C = typename F::Compute;
+  using Unit = typename F::Unit;
+  using Context<T, F>::a, Context<T, F>::w, Context<T, F>::tile, Context<T, F>::task;
+
+  const AttentionGradArgs& g;
+  GradWorkspace<F> s;
+  int32_t chunk_begin = 0, chunk_count = 0;  // keys of the chunk
+  bool tile_finite[kGradientKeys / kGradientTile];
+
+  TEGULA_INLINE GradContext(const AttentionGradArgs& args, const AttentionTask& t, void* scratch)
+      : Context<T, F>(args, t, Pass::kBackward, scratch),
+        g(args),
+        s(args, w, t.row_end - t.row_begin, t.chunk_end - t.chunk_begin <= 1) {
+    for (int b = 0; b < this->block_count; ++b) s.packed[b] = false;
+  }
+
+  // Number of a block's first row in the unit.
+  TEGULA_INLINE int64_t unit_row(const Block<C>& block) const {
+    return (w.head[block.slot] - task.first_head) * a.q_len + w.query[block.slot];
+  }
+
+  // `count` rows as they lie, widened, from `from` on; returns whether all are finite.
+  TEGULA_NOINLINE static bool copy_rows(const T* from, int64_t row_step, int64_t step,
+                                        int64_t count, int64_t dim, C* to) {
+    const int64_t stride = round_up(dim, kLanes<C>);
+    Vec<C> seen{};
+    for (int64_t r = 0; r < count; ++r, from += row_step) {
+      for (int64_t d = 0; d < dim; d += kLanes<C>) {
+        const Vec<C> v = load_strided<C>(from + d * step, step, dim - d);
+        seen = Packing<SumFormat<F>, C>::probe(seen, v);
+        store(to + r * stride + d, v);
+      }
+    }
+    return Packing<SumFormat<F>, C>::clean(seen);
+  }
+
+  // The block's rows of q and grad_out in the forms the products read, and what is known of
+  // them. Rows that only fill a vector are zeros with weights of zero.
+  TEGULA_NOINLINE void pack_rows(int b) {
+    const Block<C>& block = w.blocks[b];
+    s.packed[b] = true;
+    this->pack_block(a.q, a.dim, this->query_scale, block, this->queries_of(block));
+    this->pack_block(g.grad_out, a.value_dim, C(1), block,
+                     s.grad_columns + block.slot * s.packed_value_units);
+    const T* q = a.q.template at<T>(this->batch_offset(a.q));
+    const T* grad = g.grad_out.template at<T>(this->batch_offset(g.grad_out));
+    const C* lse = a.lse.template at<C>(this->batch_offset(a.lse));
+    bool finite = true;
+    for (int64_t slot = block.slot; slot < block.slot + block.width(); ++slot) {
+      C* query_row = s.query_rows + slot * s.dim_stride;
+      C* grad_row = s.grad_rows + slot * s.value_stride;
+      if (slot >= block.slot + block.rows) {
+        fill(query_row, s.dim_stride, C(0));
+        fill(grad_row, s.value_stride, C(0));
+        s.shift[slot] = kInfinity<C>, s.delta[slot] = 0;
+        continue;
+      }
+      finite &= copy_rows(q + this->row_offset(a.q, slot), 0, a.q.step(0), 1, a.dim, query_row);
+      finite &= copy_rows(grad + this->row_offset(g.grad_out, slot), 0, g.grad_out.step(0), 1,
+                          a.value_dim, grad_row);
+      // A row that saw nothing has weights of zero.
+      const C sum = lse[this->row_offset(a.lse, slot)];
+      s.shift[slot] = sum == -kInfinity<C> ? kInfinity<C>
+                                           : static_cast<C>(sum / this->to_natural);
+      s.delta[slot] = delta_of(slot, grad_row);
+    }
+    s.finite[b] = finite;
+  }
+
+  // rowsum(grad_out out); an output of zeros, as of a row without keys, passes nothing on.
+  TEGULA_INLINE C delta_of(int64_t slot, const C* grad_row) const {
+    const T* out = a.out.template at<T>(this->batch_offset(a.out) + this->row_offset(a.out, slot));
+    const int64_t step = a.out.step(0);
+    Vec<C> sum{};
+    Vec<Int<C>> some{};
+    for (int64_t d = 0; d < a.value_dim; d += kLanes<C>) {
+      const Vec<C> v = load_strided<C>(out + d * step, step, a.value_dim - d);
+      some |= v != C(0);
+      sum = sum + load(grad_row + d) * v;
+    }
+    if (!any_lane(some)) return C(0);
+    C total = 0;
+    for (int i = 0; i < kLanes<C>; ++i) total += sum[i];
+    return total;
+  }
+
+  // The keys and values of a chunk in the forms the products read.
+  TEGULA_NOINLINE void pack_chunk(int64_t chunk) {
+    chunk_begin = static_cast<int32_t>(chunk * kGradientKeys);
+    chunk_count = static_cast<int32_t>(smaller(kGradientKeys, a.k_len - chunk_begin));
+    for (int32_t key = 0; key < chunk_count; ++key) {
+      const T* k = this->key_base + (chunk_begin + key) * a.k.step(1);
+      const T* v = this->value_base + (chunk_begin + key) * a.v.step(1);
+      pack_row<F>(v, a.v.step(0), a.value_dim, C(1),
+                  s.value_units_of_keys + key * s.packed_value_units);
+      pack_row<F>(k, a.k.step(0), a.dim, C(1), s.key_units + key * w.packed_units);
+    }
+    for (int32_t begin = 0; begin < chunk_count; begin += kGradientTile) {
+      const T* k = this->key_base + (chunk_begin + begin) * a.k.step(1);
+      tile_finite[begin / kGradientTile] =
+          copy_rows(k, a.k.step(1), a.k.step(0), smaller(kGradientTile, chunk_count - begin),
+                    a.dim, s.key_rows + begin * s.dim_stride);
+    }
+  }
+
+  TEGULA_INLINE KeyRange chunk_range() const { return {chunk_begin, chunk_begin + chunk_count}; }
+
+  // Stands on the tile that begins at key `begin` of the chunk.
+  TEGULA_INLINE void enter_chunk_tile(int32_t begin) {
+    tile = {};
+    tile.begin = chunk_begin + begin;
+    tile.count = static_cast<int32_t>(smaller(kGradientTile, chunk_count - begin));
+    tile.keys = reinterpret_cast<const char*>(s.key_units + begin * w.packed_units);
+    tile.key_bytes = w.packed_units * static_cast<int64_t>(sizeof(Unit));
+  }
+
+  // Number of the tile's first key in the chunk.
+  TEGULA_INLINE int32_t tile_key() const { return tile.begin - chunk_begin; }
+};
+
+}  // namespace
+}  // namespace tegula

@@ -1,0 +1,166 @@
+// Weights P and score gradients dS of one block of rows against one key tile.
+#pragma once
+
+#include "gradient_rows.inl"
+
+namespace tegula {
+namespace {
+
+// Consecutive blocks whose weights lie side by side: column c belongs to row slot + c.
+template <class C>
+struct Group {
+  int first = 0, blocks = 0;
+  int64_t slot = 0;
+  int columns = 0;  // of all blocks
+  bool finite = true;
+  bool mixed = false;  // some pair of the tile is hidden
+  // Keys of the tile that each vector of columns takes part in, in whole groups of keys.
+  KeyRange ranges[kGradientRows<C> / kLanes<C>];
+
+  TEGULA_INLINE int column_of(const Block<C>& block) const {
+    return static_cast<int>(block.slot - slot);
+  }
+};
+
+// Whole groups of keys, tile-relative, that hold the keys some row of vector j sees.
+template <class T, class F>
+TEGULA_INLINE KeyRange hull_of(GradContext<T, F>& c, const Block<typename F::Compute>& block,
+                               int j) {
+  constexpr int kStep = kGroupRows > kKeyQuad ? kGroupRows : kKeyQuad;
+  const KeyRange range = c.tile.local(block.lanes[j].some);
+  if (range.empty()) return {0, 0};
+  return {range.begin / kStep * kStep, (range.end + kStep - 1) / kStep * kStep};
+}
+
+// Scores of row vector j become weights; inside `clear` every row sees every key.
+template <class T, class F>
+TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::Compute>& block,
+                                  int j, KeyRange hull, KeyRange clear,
+                                  typename F::Compute* weights) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>;
+  const int width = block.width();
+  const C* scores = c.w.scores + j * kN;
+  const C* additive = c.w.additive + j * kN;
+  C* tangents = c.s.tangent + j * kN;
+  const Vec<C> shift = load(c.s.shift + block.slot + j * kN);
+  const C exponent = c.exponent;
+  Place<C> at = rows_at(c, block.slot + j * kN);
+  const bool modified = c.modified(), capped = c.a.softcap > 0;
+  const auto weigh = [&](int begin, int end, auto masked) {
+    for (int key = begin; key < end; ++key) {
+      at.key = broadcast(static_cast<Int<C>>(c.tile.begin + key));
+      Vec<C> score = load(scores + key * width);
+      if (modified) {
+        Vec<C> tangent;
+        score = with_options(c, score, at, additive + key * width, &tangent);
+        if (capped) store(tangents + key * width, tangent);
+      }
+      if constexpr (masked.value) score = visible_or(score, at);
+      store(weights + key * kGradientRows<C>, weight_of<true, F>(score, shift, exponent));
+    }
+  };
+  if (clear.empty()) clear = {hull.end, hull.end};
+  weigh(hull.begin, clear.begin, Constant<1>{});
+  weigh(clear.begin, clear.end, Constant<0>{});
+  weigh(clear.end, hull.end, Constant<1>{});
+}
+
+// Keeps P in `undropped` and leaves 0 in the weights that dropout takes away.
+template <class T, class F>
+TEGULA_NOINLINE void drop_vector(GradContext<T, F>& c, const Block<typename F::Compute>& block,
+                                 int j, KeyRange hull, typename F::Compute* weights) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>;
+  const int64_t slot = block.slot + j * kN;
+  C* undropped = c.s.undropped + j * kN;
+  for (int key = hull.begin; key < hull.end; key += kKeyQuad) {
+    Vec<UInt<C>> words[4] = {broadcast(static_cast<UInt<C>>((c.tile.begin + key) / kKeyQuad)),
+                             bits_as<UInt<C>>(load(c.w.query + slot)), load(c.w.lead_low + slot),
+                             load(c.w.lead_high + slot)};
+    philox_lanes<UInt<C>>(c.a.dropout.seed, words);
+    for (int t = 0; t < kKeyQuad; ++t) {
+      C* at = weights + (key + t) * kGradientRows<C>;
+      const Vec<C> weight = load(at);
+      store(undropped + (key + t) * block.width(), weight);
+      store(at, words[t] >= UInt<C>(c.a.dropout.threshold) ? weight : Vec<C>{});
+    }
+  }
+}
+
+// dS = P (M G v^T - delta) of row vector j, times the softcap's derivative where `capped`.
+// With kCareful a weight of zero, as of a hidden key, has dS = 0 whatever it meets.
+template <bool kCareful, class T, class F>
+TEGULA_NOINLINE void slope_vector(GradContext<T, F>& c, const Block<typename F::Compute>& block,
+                                  int j, KeyRange hull, bool capped,
+                                  const typename F::Compute* weights,
+                                  typename F::Compute* slopes) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>;
+  const int width = block.width();
+  const C* products = c.w.scores + j * kN;
+  const Vec<C> delta = load(c.s.delta + block.slot + j * kN);
+  const bool drops = c.a.dropout.active();
+  const C keep_scale = static_cast<C>(c.a.dropout.scale);
+  for (int key = hull.begin; key < hull.end; ++key) {
+    const Vec<C> product = load(products + key * width);
+    Vec<C> weight = load(weights + key * kGradientRows<C>);
+    Vec<C> slope;
+    if (kCareful && drops) {
+      const Vec<C> kept = weight;
+      weight = load(c.s.undropped + key * width + j * kN);
+      slope = kept == C(0) ? -(weight * delta) : weight * (product * keep_scale - delta);
+    } else {
+      slope = weight * (product - delta);
+    }
+    if constexpr (kCareful) {
+      if (capped) slope = slope * load(c.s.tangent + key * width + j * kN);
+      slope = weight == C(0) ? Vec<C>{} : slope;
+    }
+    store(slopes + key * kGradientRows<C>, slope);
+  }
+}
+
+// Weights and slopes of a block at its columns of the group. Returns true when every row
+// sees every key of the tile and nothing changed the products.
+template <class T, class F>
+TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F::Compute>& group,
+                                         const Block<typename F::Compute>& block, bool capped) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>;
+  const int column = group.column_of(block), vectors = block.vectors();
+  C* weights = c.s.weights + column;
+  C* slopes = c.s.slopes + column;
+  KeyRange* ranges = group.ranges + column / kN;
+  const KeyRange every = c.tile.local(block.sight.every);
+  const bool whole = !c.modified() && !c.a.dropout.active() && every.begin <= 0 &&
+                     every.end >= c.tile.count && c.tile.count % kGroupRows == 0;
+  if (c.additive) load_additive(c, block);
+  for (int j = 0; j < vectors; ++j) {
+    ranges[j] = whole ? KeyRange{0, c.tile.count} : hull_of(c, block, j);
+  }
+  multiply_ranges(c, score_product(c, block), vectors, ranges);
+  for (int j = 0; j < vectors; ++j) {
+    const KeyRange clear =
+        whole ? ranges[j] : intersect(c.tile.local(block.lanes[j].every), ranges[j]);
+    weigh_vector(c, block, j, ranges[j], clear, weights + j * kN);
+    if (c.a.dropout.active()) drop_vector(c, block, j, ranges[j], weights + j * kN);
+  }
+  const Product<F> products = {
+      reinterpret_cast<const char*>(c.s.value_units_of_keys +
+                                    c.tile_key() * c.s.packed_value_units),
+      c.s.packed_value_units * static_cast<int64_t>(sizeof(typename F::Unit)), c.s.value_units,
+      c.s.grad_columns + block.slot * c.s.packed_value_units, block.width(), c.w.scores};
+  multiply_ranges(c, products, vectors, ranges);
+  for (int j = 0; j < vectors; ++j) {
+    if (whole) {
+      slope_vector<false>(c, block, j, ranges[j], false, weights + j * kN, slopes + j * kN);
+    } else {
+      slope_vector<true>(c, block, j, ranges[j], capped, weights + j * kN, slopes + j * kN);
+    }
+  }
+  return whole;
+}
+
+}  // namespace
+}  // namespace tegula
