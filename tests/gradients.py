@@ -70,7 +70,7 @@ def attention_backward(
         if keys.size == 0:
             continue
         head, grad = rows.kv_head(row), grad_out_rows[row]
-        delta = summed(grad * out_rows[row])
+        delta = summed((grad * out_rows[row])[::-1])  # another order than below: they need not cancel out to the bit
         weights, factor = np.exp(scores - lse[row]), rows.factor(row, keys)
 
         dropped = (factor * weights).astype(storage).astype(arithmetic)

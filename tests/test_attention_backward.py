@@ -128,9 +128,13 @@ def test_every_size_up_to_200(heads, axis, dtype):
         grad_out = small_integers(1, heads, size["Lq"], size["Dv"])
         expect = gradients_of_even_weights(grad_out, k, v)
         got = backward(*(x.astype(numpy_dtype(dtype)) for x in (grad_out, q, k, v)))
-        # What cancels was as large as a product of rows; `out` rounds it once, in the type of the arrays.
-        products = np.abs(grad_out) @ np.abs(v.swapaxes(-1, -2))
-        terms = products.max() * np.array([np.abs(k).max(), 0, 0]) * size["D"] ** -0.5
+        # Roundings are those of the terms of a sum; `out`, of the type of the arrays, is among them.
+        of_weights = np.abs(grad_out) @ np.abs(v.swapaxes(-1, -2))
+        terms = (
+            of_weights.mean(-1).max() * np.abs(k).max() * size["D"] ** -0.5,
+            0.0,
+            np.abs(grad_out).sum() / size["Lk"],
+        )
         for x, y, largest in zip(got, expect, terms, strict=True):
             error = np.abs(x.astype(float) - y).max()
             assert error <= 2 * epsilon(x.dtype) * (np.abs(y).max() + largest), n

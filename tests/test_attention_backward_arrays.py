@@ -218,16 +218,16 @@ FAR_APART = """
 
     case = AttentionCase(5, 5, 5, heads=5, leading=(5,), dtype="{dtype}")
     q, k, v = case.arrays()
-    out, lse = tg.attention(q, k, v, return_lse=True)
-    packed = case.grad_out(), q, k, v, out, lse
     bias = q.copy()
+    out, lse = tg.attention(q, k, v, bias=bias, return_lse=True)
+    packed = case.grad_out(), q, k, v, out, lse
     expect = tg.attention_backward(*packed, bias=bias)
     for axis in range(4):
         far = [far_apart(x, min(axis, x.ndim - 1)) for x in packed]
         got = tg.attention_backward(*far, bias=far_apart(bias, axis))
         assert [x.tobytes() for x in got] == [x.tobytes() for x in expect]
         grads = tuple(far_apart(np.full_like(x, np.nan), axis) for x in expect[:3])
-        tg.attention_backward(*packed, grads=grads)
+        tg.attention_backward(*packed, bias=bias, grads=grads)
         assert [np.ascontiguousarray(x).tobytes() for x in grads] == [x.tobytes() for x in expect[:3]]
 """
 

@@ -43,9 +43,11 @@ def inputs(case=CASE):
 @pytest.mark.parametrize("bias_dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_c65_a_bias_of_any_shape_and_type(shape, bias_dtype):
+    """A sink takes part, so that the sum over the keys of a row is not 0."""
     bias = draw(np.random.default_rng(1), shape, bias_dtype)
-    twins = gradient_twins(*inputs(), bias=bias)
-    got = backward(*inputs(), bias=bias)
+    sinks = np.linspace(-1, 2, H)
+    twins = gradient_twins(*inputs(), bias=bias, sinks=sinks)
+    got = backward(*inputs(), bias=bias, sinks=sinks)
     assert (got[3].shape, got[3].dtype) == (bias.shape, bias.dtype)
     assert_gradients_close(got, twins, {"bias": bias})
 
@@ -115,15 +117,19 @@ def test_a_bias_of_any_strides(layout):
 @pytest.mark.parametrize("bias_dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 70), (1, 1, 300, 1), (1, 1, 1, 1)])
 def test_c65_sixteen_bits_are_rounded_once_after_the_sum(shape, bias_dtype):
-    """Hundreds of terms go into one number; a sum in 16 bits would be off by many roundings of its type."""
+    """Hundreds of terms go into one number; a sum in 16 bits would be off by many roundings of its type.
+
+    With a sink the terms of a row do not cancel out.
+    """
     case = AttentionCase(300, 70, 8, heads=4, leading=(4,), mask="causal")
     grad_out, (q, k, v) = case.grad_out(), case.arrays()
     grad_out[..., 0] += 2
     v[..., 0] += 3 * (np.arange(70) % 7 == 0)  # so that the terms of a key do not cancel out
     bias = draw(np.random.default_rng(1), shape, bias_dtype)
-    exact = exact_gradients(grad_out, q, k, v, bias=bias, visible=MASKS["causal"].visible(case.dims))
+    sinks = np.linspace(-1, 2, 4)
+    exact = exact_gradients(grad_out, q, k, v, bias=bias, sinks=sinks, visible=MASKS["causal"].visible(case.dims))
     terms = summed_to(np.abs(exact.dscores), shape)
-    got = backward(grad_out, q, k, v, bias=bias, mask=tg.masks.causal(align="bottom_right"))[3]
+    got = backward(grad_out, q, k, v, bias=bias, sinks=sinks, mask=tg.masks.causal(align="bottom_right"))[3]
     error = np.abs(got.astype(float) - exact.dbias)
     assert (error <= epsilon(got.dtype) / 2 * np.abs(exact.dbias) + 16 * epsilon("float32") * terms).all()
 
