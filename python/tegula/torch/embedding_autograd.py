@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .attention_autograd import derivative_is_wanted
 from .embedding_vmap import backward_vmap, embedding_vmap
-
-Tensor = torch.Tensor
 
 
 class EmbeddingFunction(torch.autograd.Function):

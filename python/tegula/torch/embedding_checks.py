@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from .attention_checks import FLOATS, dtype_name, shape_text
 from .library import check_plain
 
-Tensor = torch.Tensor
 INTEGERS = (
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import _core, checks
 from ..embedding import checked_ignore_id, checked_padding_idx, refuse_extra_arguments
@@ -18,8 +19,6 @@ from .dropout import lower_dropout, seed_number
 from .embedding_autograd import backward_call, embedding_call
 from .embedding_checks import check_embedding, check_gradient, check_positions
 from .embedding_ops import refuse_derivative
-
-Tensor = torch.Tensor
 
 
 def embedding(

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import _core
 from .attention_autograd import refuse_gradient
@@ -32,8 +33,6 @@ from .embedding_autograd import (
 from .embedding_checks import check_embedding, check_gradient, check_positions
 from .embedding_vmap import backward_vmap, embedding_vmap
 from .library import define
-
-Tensor = torch.Tensor
 
 _ARGUMENTS = (
     "(Tensor ids, Tensor weight, int padding_idx=-1, bool zero_pads=False, int? ignore_id=None, float scale=1.0, "

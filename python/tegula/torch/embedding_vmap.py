@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from .attention_vmap import Mapped
 
-Tensor = torch.Tensor
 Dims = tuple[Any, ...]
 
 _EMBEDDING = (-1, False, None, 1.0, None, None, False, None, None, None, 0.0)
