@@ -17,8 +17,9 @@ from .attention_checks import FLOATS
 from .attention_options import refuse_kind
 from .dropout import lower_dropout, seed_number
 from .embedding_autograd import backward_call, embedding_call
-from .embedding_checks import check_embedding, check_gradient, check_positions
+from .embedding_checks import check_gradient, check_positions
 from .embedding_ops import refuse_derivative
+from .embedding_vmap import DEFAULTS
 
 
 def embedding(
@@ -104,29 +105,71 @@ def embedding(
     >>> weight.grad[:, 0].tolist()
     [0.0, 1.0, 0.0, 0.0, 0.0, 2.0]
     """
-    _tensor(weight, "weight")
-    ids = _integers(ids, "ids", weight)
+    if not isinstance(weight, Tensor):
+        refuse_kind("weight", weight, None)
+    if not isinstance(ids, Tensor):
+        ids = _integers(ids, "ids", weight)
+    options: tuple[Any, ...] = ()
+    if (
+        padding_idx is not None or pad_output != "row" or ignore_id is not None or scale is not None
+        or positions is not None or position_table is not None or segments is not None or segment_table is not None
+        or seed is not None or dropout_p != 0.0
+    ):  # fmt: skip
+        options = _lower(
+            weight, padding_idx, pad_output, ignore_id, scale, positions, position_table, segments, segment_table,
+            dropout_p, seed,
+        )  # fmt: skip
+        position_table, segment_table = options[5], options[8]
+
+    if out is not None:
+        _tensor(out, "out")
+        _without_gradient("out=", weight, position_table, segment_table, out)
+        return ops.native_embedding(out, ids, weight, *options)
+    if torch.compiler.is_compiling():
+        return ops.embedding(ids, weight, *options)
+    if torch._C._are_functorch_transforms_active():
+        return embedding_call(ids, weight, *options, *DEFAULTS[len(options) :])
+    if derivative_is_wanted(weight, position_table, segment_table):
+        return ops.embedding(ids, weight, *options)
+    if options:
+        return ops.embedding_forward(ids, weight, *options)
+    return ops.embedding_plain(ids, weight)
+
+
+def _lower(
+    weight: Tensor,
+    padding_idx: Any,
+    pad_output: Any,
+    ignore_id: Any,
+    scale: Any,
+    positions: Any,
+    position_table: Any,
+    segments: Any,
+    segment_table: Any,
+    dropout_p: Any,
+    seed: Any,
+) -> tuple[Any, ...]:
+    """The options as the operators take them, behind ids and weight."""
     if weight.dim() != 2:
         raise ValueError(f"weight must have shape (V, D), got {tuple(weight.shape)}")
     sinusoidal = isinstance(position_table, str)
     if sinusoidal:
         checks.choice(position_table, "position_table", ("sinusoidal",))
-    table: Any = None if sinusoidal else position_table
+    table = None if sinusoidal else position_table
     refuse_extra_arguments(positions, position_table, segments, segment_table)
-    if positions is not None and not isinstance(positions, Tensor):
-        if sinusoidal and isinstance(positions, (float, list, tuple)):
+    if positions is not None:
+        if not isinstance(positions, Tensor) and sinusoidal and isinstance(positions, (float, list, tuple)):
             positions = torch.tensor(positions, device=weight.device)
-        else:
+        elif not isinstance(positions, Tensor) or not sinusoidal:
             positions = _integers(positions, "positions", weight)
+        refuse_derivative("embedding", positions)
     if segments is not None:
         segments = _integers(segments, "segments", weight)
     for name, rows in (("position_table", table), ("segment_table", segment_table)):
         if rows is not None:
             _tensor(rows, name)
     probability, number = lower_dropout(dropout_p, seed)
-    arguments = (
-        ids,
-        weight,
+    return (
         checked_padding_idx(padding_idx, weight.shape[0]),
         checks.choice(pad_output, "pad_output", ("row", "zero")) == "zero",
         checked_ignore_id(ignore_id),
@@ -139,21 +182,6 @@ def embedding(
         number,
         probability,
     )
-    if isinstance(positions, Tensor) and positions.is_floating_point():
-        if not sinusoidal:
-            check_embedding(ids, weight, positions, table, sinusoidal, segments, segment_table)
-        refuse_derivative("embedding", positions)
-    if out is not None:
-        _tensor(out, "out")
-        _without_gradient("out=", weight, table, segment_table, out)
-        return ops.native_embedding(out, *arguments)
-    if torch.compiler.is_compiling():
-        return ops.embedding(*arguments)
-    if torch._C._are_functorch_transforms_active():
-        return embedding_call(*arguments)
-    if derivative_is_wanted(weight, table, segment_table):
-        return ops.embedding(*arguments)
-    return ops.embedding_forward(*arguments)
 
 
 def embedding_backward(

@@ -134,6 +134,12 @@ embedding = define(
     vmap=partial(embedding_vmap, embedding_call),
 )
 embedding_forward = define("embedding_forward", _ARGUMENTS, kernel=_forward, fake=_fake_embedding)
+embedding_plain = define(  # without options: the dispatcher's time goes by the number of arguments
+    "embedding_forward.plain",
+    "(Tensor ids, Tensor weight) -> Tensor",
+    kernel=_forward,
+    fake=_fake_embedding,
+)
 embedding_backward = define(
     "embedding_backward",
     "(Tensor grad, Tensor ids, SymInt num_rows, int padding_idx=-1, int? ignore_id=None, float scale=1.0, "

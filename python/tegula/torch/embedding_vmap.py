@@ -16,13 +16,14 @@ from .attention_vmap import Mapped
 
 Dims = tuple[Any, ...]
 
-_EMBEDDING = (-1, False, None, 1.0, None, None, False, None, None, None, 0.0)
-_BACKWARD = (-1, None, 1.0, None, 0.0)
+# The operators' arguments behind ids and weight, and behind grad, ids and num_rows.
+DEFAULTS = (-1, False, None, 1.0, None, None, False, None, None, None, 0.0)
+BACKWARD_DEFAULTS = (-1, None, 1.0, None, 0.0)
 
 
 def embedding_vmap(call: Callable[..., Any], info: Any, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
     """The rule of `embedding`, which is `call`."""
-    padded = (*args, *_EMBEDDING[len(args) - 2 :])
+    padded = (*args, *DEFAULTS[len(args) - 2 :])
     m = Mapped.of(info.batch_size, in_dims, padded)
     if m.mapped[1] or m.mapped[7] or m.mapped[10] or padded[12] > 0.0:
         return _one_by_one(call, m), 0
@@ -42,7 +43,7 @@ def embedding_vmap(call: Callable[..., Any], info: Any, in_dims: Dims, *args: An
 
 def backward_vmap(call: Callable[..., Any], info: Any, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
     """The rule of `embedding_backward`, which is `call`."""
-    padded = (*args, *_BACKWARD[len(args) - 3 :])
+    padded = (*args, *BACKWARD_DEFAULTS[len(args) - 3 :])
     m = Mapped.of(info.batch_size, in_dims, padded)
     grad, dropout_p = m.args[0], padded[7]
     if any(m.mapped[1:]) or dropout_p > 0.0:
