@@ -67,10 +67,10 @@ TEGULA_INLINE void add_row(const RowAddition<In, T>& row, int64_t dim, const Nex
     if constexpr (kDropout) row.dropout->reach(x + kLine);
     add_line<In, T, kDropout, kLast>(row, x, row.gradient + x, row.old + x, row.out + x);
   }
+  next.prefetch(dim - 1);  // rows seldom begin where a line of memory does
   if (x < dim) {
     In gradient[kLine] = {};
     T old[kLine] = {}, out[kLine];
-    next.prefetch(dim - 1);
     if constexpr (kDropout) row.dropout->reach(dim);
     copy_elements(gradient, row.gradient + x, dim - x);
     if constexpr (kLast) copy_elements(old, row.old + x, dim - x);
@@ -129,7 +129,8 @@ TEGULA_NOINLINE void sum_pieces(const EmbeddingBackwardPlan& plan, int64_t first
   using C = typename SumType<T>::Type;
   const int64_t dim = plan.dim;
   const RowScratch<T> scratch(memory, dim);
-  const int64_t ahead = rows_ahead(dim * static_cast<int64_t>(sizeof(T)));
+  constexpr int64_t kMostAhead = 32;
+  const int64_t ahead = rows_ahead(dim * static_cast<int64_t>(sizeof(T)), kMostAhead);
   DropoutWords dropout{plan.dropout.seed, 0, 0, dim, 0, scratch.words};
   const auto gradient_of = [&](int64_t i) {
     return plan.grad.at<const T>(plan.grad.lead_offset(plan.places[i].place, plan.grad.rank));

@@ -197,7 +197,7 @@ TEGULA_INLINE void store_row(const RowInputs<T>& row, int64_t dim, T* out, const
       ask_for(next + x);
       store_line<kStream>(out + x, make_line<T, kAddends, kDropout>(row, x));
     }
-    if (x < dim) ask_for(next + dim - 1);
+    ask_for(next + dim - 1);  // rows seldom begin where a line of memory does
   } else {
     for (; x + kLine <= dim; x += kLine) {
       store_line<kStream>(out + x, make_line<T, kAddends, kDropout>(row, x));
@@ -293,10 +293,10 @@ struct AddendReader {
 // ---- a run of rows ----
 
 // Far enough for memory to answer.
-TEGULA_INLINE int64_t rows_ahead(int64_t row_bytes) {
+TEGULA_INLINE int64_t rows_ahead(int64_t row_bytes, int64_t most) {
   constexpr int64_t kBytesAhead = 6144;
   const int64_t rows = kBytesAhead / row_bytes;
-  return rows < 1 ? 1 : rows > kEmbeddingAhead ? kEmbeddingAhead : rows;
+  return rows < 1 ? 1 : rows > most ? most : rows;
 }
 
 template <class T, int kAddends, bool kDropout>
@@ -305,7 +305,7 @@ TEGULA_NOINLINE void run_rows(const EmbeddingPlan& plan, const EmbeddingRows& ro
   using C = typename RowInputs<T>::C;
   constexpr int64_t kLine = kLineBytes / sizeof(T);
   const int64_t dim = plan.dim;
-  const int64_t ahead = rows_ahead(dim * static_cast<int64_t>(sizeof(T)));
+  const int64_t ahead = rows_ahead(dim * static_cast<int64_t>(sizeof(T)), kEmbeddingAhead);
   const auto scratch_array = [&](int i) { return scratch + i * embedding_padded(dim) * 8; };
   T* gathered = reinterpret_cast<T*>(scratch_array(0));
   T* finished = reinterpret_cast<T*>(scratch_array(1));
