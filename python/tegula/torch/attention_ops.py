@@ -123,10 +123,21 @@ def native_attention(
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
-    if q.requires_grad or k.requires_grad or v.requires_grad:
-        refuse_gradient("attention_forward", q, k, v)
+    refuse_gradient("attention_forward", q, k, v, *options[3:6])  # bias, alibi, sinks
     out = new_out(q, v)
     native_attention(q, k, v, out, False, False, *options)
+    return out
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`_forward` without options, in as few steps of Python as it takes."""
+    if q.requires_grad or k.requires_grad or v.requires_grad:
+        refuse_gradient("attention_forward", q, k, v)
+    out = torch.empty_like(q) if q.shape[-1] == v.shape[-1] else new_out(q, v)
+    _core.attention(
+        q, k, v, out, None, None, None, None, None, None, None, 0.0, 0.0, 0, "bhld", False, False,
+        -torch.get_num_threads(),
+    )  # fmt: skip
     return out
 
 
@@ -137,7 +148,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, 
 
 
 def _weights(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
-    refuse_gradient("attention_weights", q, k, v)
+    refuse_gradient("attention_weights", q, k, v, *options[3:6])
     out, lse, weights = new_out(q, v), new_lse(q), new_weights(q, k)
     native_attention(q, k, v, out, lse, weights, *options)
     return out, lse, weights
@@ -282,7 +293,7 @@ attention_forward = define(
 attention_plain = define(  # without options: the dispatcher's time goes by the number of arguments
     "attention_forward.plain",
     "(Tensor q, Tensor k, Tensor v) -> Tensor",
-    kernel=_forward,
+    kernel=_plain,
     fake=_fake_forward,
     low_precision=(0, 1, 2),
 )

@@ -130,8 +130,9 @@ def attention(
 
     weights = None
     if out is not None:
-        out, lse, weights = _into(out, layout, q, k, v, options, return_lse, return_weights)
-    elif return_weights:
+        lse, weights = _into(out, layout, q, k, v, options, return_lse, return_weights)
+        return _chosen(out, return_lse, lse, return_weights, weights)
+    if return_weights:
         _without_gradient("return_weights=True", q, k, v, bias, sinks)
         out, lse, weights = ops.attention_weights(q, k, v, *options)
     elif _is_compiling():
@@ -146,25 +147,39 @@ def attention(
         out = ops.attention_plain(q, k, v)
     if layout != "bhld":
         out = out.transpose(-3, -2)
-    if not (return_lse or return_weights):
-        return out
-    return (out, *((lse,) if return_lse else ()), *((weights,) if return_weights else ()))
+    return _chosen(out, return_lse, lse, return_weights, weights) if return_lse or return_weights else out
+
+
+def _chosen(out: Tensor, return_lse: bool, lse: Any, return_weights: bool, weights: Any) -> Any:
+    """Return what was asked for: a tensor or a tuple."""
+    more = (*((lse,) if return_lse else ()), *((weights,) if return_weights else ()))
+    return (out, *more) if more else out
 
 
 def _into(
-    out: Any, layout: str, q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], lse: bool, weights: bool
-) -> tuple[Tensor, Any, Any]:
-    """Attention whose result goes into `out`, in place."""
+    out: Any, layout: str, q: Tensor, k: Tensor, v: Tensor, options: Options, lse: bool, weights: bool
+) -> tuple[Any, Any]:
+    """Attention whose result goes into `out`, in place; lse and weights, or False for each."""
     if not isinstance(out, Tensor):
         refuse_kind("out", out)
-    given = [x for x in options if isinstance(x, Tensor)]
-    _without_gradient("out=", q, k, v, out, *given)
+    _without_gradient("out=", q, k, v, out, *(x for x in options if isinstance(x, Tensor)))
     if layout != "bhld":
-        out = out.transpose(-3, -2)
+        (out,) = heads_first(layout, out=out)
+    if _is_compiling():  # a graph holds the operator, and the copy
+        if weights:
+            result, log_sums, shares = ops.attention_weights(q, k, v, *options)
+        else:
+            (result, log_sums), shares = ops.attention(q, k, v, *options), False
+        if out.shape != result.shape or out.dtype != result.dtype:
+            raise ValueError(
+                f"out must be {dtype_name(result)} of shape {shape_text(result)}, got {dtype_name(out)} {shape_text(out)}"
+            )
+        out.copy_(result)
+        return log_sums, shares
     log_sums = ops.new_lse(q) if lse else False
     shares = ops.new_weights(q, k) if weights else False
     ops.native_attention(q, k, v, out, log_sums, shares, *options)
-    return out, log_sums, shares
+    return log_sums, shares
 
 
 def _without_gradient(option: str, *tensors: Tensor | None) -> None:
