@@ -52,6 +52,9 @@ class Peer:
     def attention(self, problem: AttentionProblem) -> list[Contender]:
         return []
 
+    def attention_backward(self, problem: AttentionProblem, grad_out: np.ndarray) -> list[Contender]:
+        return []
+
     def embedding(self, problem: EmbeddingProblem) -> list[Contender]:
         return []
 
@@ -118,6 +121,22 @@ class Torch(Peer):
 
             ways.append(self.contender("folded by hand", one_head_a_group, problem.work))
         return ways
+
+    def attention_backward(self, problem: AttentionProblem, grad_out: np.ndarray) -> list[Contender]:
+        torch = self.torch
+        gradient = self.tensor(grad_out)
+        leaves = [self.tensor(a).requires_grad_() for a in (problem.q, problem.k, problem.v)]
+        with torch.enable_grad():
+            sdpa = torch.nn.functional.scaled_dot_product_attention
+            out = sdpa(*leaves, is_causal=problem.causal)
+
+        def backward() -> Any:
+            return torch.autograd.grad(out, leaves, gradient, retain_graph=True)
+
+        def read(grads: Any) -> np.ndarray:
+            return np.stack([self.read(grad) for grad in grads])
+
+        return [Contender(f"{self.name} autograd.grad", self.name, backward, read, problem.work)]
 
     def embedding(self, problem: EmbeddingProblem) -> list[Contender]:
         torch = self.torch

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import gradients
 import numpy as np
 import reference
 
@@ -42,15 +43,28 @@ def attention_twins(q, k, v, *, orders=8, **options):
 
     The exact answer to float64 inputs needs more than float64.
     """
-    exact_type = np.longdouble if q.dtype == np.float64 else np.float64
-    exact = reference.attention(q, k, v, **options, arithmetic=exact_type, storage=exact_type)
-    options |= {"arithmetic": arithmetic_of(q.dtype), "storage": q.dtype.type}
-    forward, rng = np.arange(q.shape[-1]), np.random.default_rng(0)
-    ways = [forward, forward[::-1], *(rng.permutation(forward) for _ in range(orders - 2))]
-    if q.shape[-1] < 2:
-        del ways[1:]
+    exact = reference.attention(q, k, v, **options, **exactly(q.dtype))
+    options |= plainly(q.dtype)
+    ways = orders_of(q.shape[-1], orders)
     plain = (reference.attention(q[..., way], k[..., way], v, **options) for way in ways)
     return Twins(exact, tuple(plain), score_size(q, k, options))
+
+
+def exactly(dtype):
+    """The types of the exact answer to inputs of `dtype`."""
+    exact_type = np.longdouble if dtype == np.float64 else np.float64
+    return {"arithmetic": exact_type, "storage": exact_type}
+
+
+def plainly(dtype):
+    """The types of a plain computation in `dtype`."""
+    return {"arithmetic": arithmetic_of(dtype), "storage": np.dtype(dtype).type}
+
+
+def orders_of(size, count):
+    """Orders in which an axis of `size` can be summed."""
+    forward, rng = np.arange(size), np.random.default_rng(0)
+    return [forward, forward[::-1], *(rng.permutation(forward) for _ in range(count - 2))][: 1 if size < 2 else count]
 
 
 def score_size(q, k, options):
@@ -101,3 +115,76 @@ def assert_attention_close(out, lse, weights, twins):
         if got is not None:
             plain = [getattr(answer, name) for answer in twins.plain]
             assert_close(got, getattr(twins.exact, name), plain, name, unit)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Gradients
+
+
+class GradientTwins(NamedTuple):
+    """The exact gradients, and those of plain computations in the type at hand."""
+
+    exact: gradients.Gradients
+    plain: tuple[gradients.Gradients, ...]
+
+
+def gradient_twins(grad_out, q, k, v, *, orders=4, **options):
+    """`gradients.attention_backward` exactly, and plainly with both head sizes summed in `orders` ways.
+
+    A plain computation starts from `out` and `lse` of its own plain forward. These may be off by a rounding
+    in either direction without being wrong, so they are moved by one: where a row sees a single key, say,
+    the terms of its gradient cancel out exactly, and nothing else would show what rounding costs there.
+    """
+    exact = exact_gradients(grad_out, q, k, v, **options)
+    options |= plainly(q.dtype)
+    lse_unit = max(1.0, score_size(q, k, options))
+    plain, rng = [], np.random.default_rng(0)
+    value_orders = orders_of(v.shape[-1], orders)
+    for i, way in enumerate(orders_of(q.shape[-1], max(2, orders))):
+        value_way = value_orders[i % len(value_orders)]
+        arrays = q[..., way], k[..., way], v[..., value_way]
+        out, lse, _ = reference.attention(*arrays, **options)
+        out, lse = moved_by_a_rounding(out, rng), moved_by_a_rounding(lse, rng, unit=lse_unit)
+        answer = gradients.attention_backward(grad_out[..., value_way], *arrays, out, lse, **options)
+        back, value_back = np.argsort(way), np.argsort(value_way)
+        dq, dk, dv = answer.dq[..., back], answer.dk[..., back], answer.dv[..., value_back]
+        plain.append(answer._replace(dq=dq, dk=dk, dv=dv))
+    return GradientTwins(exact, tuple(plain))
+
+
+def exact_gradients(grad_out, q, k, v, **options):
+    """The gradients of the exact forward."""
+    options |= exactly(q.dtype)
+    out, lse, _ = reference.attention(q, k, v, **options)
+    return gradients.attention_backward(grad_out, q, k, v, out, lse, **options)
+
+
+def moved_by_a_rounding(x, rng, unit=0.0):
+    """Every number a rounding up, down, or where it was."""
+    wide = x.astype(arithmetic_of(x.dtype))
+    steps = epsilon(wide.dtype) * rng.integers(-1, 2, x.shape).astype(wide.dtype)
+    with np.errstate(invalid="ignore"):
+        moved = wide + steps * np.maximum(np.abs(wide), wide.dtype.type(unit))
+    return np.where(np.isfinite(wide), moved, wide).astype(x.dtype)
+
+
+def assert_gradients_close(got, twins, options):
+    """What attention_backward returned against the twins; `options` are those of the call.
+
+    The gradient of a bias comes in the bias's type. The terms of a row cancel out, so where keys are summed
+    it can be a rest of nothing but roundings. They are those of q's type, which `out` was rounded to, and go
+    in either direction: their sum grows as a random walk does.
+    """
+    dq, dk, dv, dbias, dsinks, dscores = twins.exact
+    expected = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dsinks": dsinks}
+    expected = {name: x for name, x in expected.items() if x is not None}
+    assert len(got) == len(expected), f"{len(got)} gradients, expected {list(expected)}"
+    for (name, exact), x in zip(expected.items(), got, strict=True):
+        plain, unit = [getattr(answer, name) for answer in twins.plain], 0.0
+        if name == "dsinks":
+            plain = [y.astype(x.dtype) for y in plain]
+        if name == "dbias":
+            walk = float(np.sqrt(np.max(gradients.summed_to(dscores**2, exact.shape), initial=0.0)))
+            unit = walk * epsilon(got[0].dtype) / epsilon(x.dtype)
+            plain = [y.astype(options["bias"].dtype) for y in plain]
+        assert_close(x, exact, plain, name, unit)
