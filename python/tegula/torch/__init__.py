@@ -3,6 +3,7 @@
 The functions of `tegula` hand tensors over to those here. Importing this module imports torch.
 """
 
+from .drop_in import scaled_dot_product_attention, varlen_attention
 from .functional import attention
 
-__all__ = ["attention"]
+__all__ = ["attention", "scaled_dot_product_attention", "varlen_attention"]

@@ -10,6 +10,7 @@ import torch
 
 from .. import checks
 from ..masks import Mask
+from ..masks._torch import as_mask, lower
 from ..runtime import checked_threads
 from . import attention_ops as ops
 from .attention_autograd import attention_call, derivative_is_wanted
@@ -221,30 +222,14 @@ def _lower(
 def _lower_mask(
     mask: Any, batch: int, heads: int, q_len: int, k_len: int, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    if isinstance(mask, Mask):
-        return tuple(None if x is None else torch.from_numpy(x) for x in mask._lower(batch, heads, q_len, k_len))
-    if not isinstance(mask, Tensor):
+    """A mask object, or a bool tensor, whose rows become intervals where they are."""
+    if not isinstance(mask, (Mask, Tensor)):
         _refuse_kinds(mask=mask)
-    if mask.dtype != torch.bool:
-        hint = "; numbers to add to the scores go to bias=" if mask.is_floating_point() else ""
-        raise TypeError(f"mask must be bool, True = may attend, got a {dtype_name(mask)} tensor{hint}")
-    shape = tuple(mask.shape)
-    if mask.dim() not in (2, 4):
-        raise ValueError(
-            f"a bool mask must have shape (Lq, Lk), (B, 1, Lq, Lk), (1, H, Lq, Lk) or (B, H, Lq, Lk), got {shape}"
-        )
-    if shape[-2:] != (q_len, k_len):
-        raise ValueError(
-            f"mask has shape {shape}, but its last two axes must be (q_len, k_len) = ({q_len}, {k_len}); "
-            "which keys are real, a tensor of shape (B, Lk), is masks.padding(keep=...)"
-        )
-    if mask.dim() == 2:
-        return None, None, mask[None, None]
-    if shape[0] not in (1, batch):
-        raise ValueError(f"mask has shape {shape}, but axis 0 must be 1 or the {batch} batch entries")
-    if shape[1] not in (1, heads):
-        raise ValueError(f"mask has shape {shape}, but axis 1 must be 1 or the {heads} query heads")
-    return None, None, mask
+    lo, hi, dense = lower(as_mask(mask), batch, heads, q_len, k_len, device)
+    if dense is not None and isinstance(mask, Tensor):
+        # The caller's own tensor: autograd notices when it is changed before the backward pass.
+        dense = mask if mask.dim() == 4 else mask[None, None]
+    return lo, hi, dense
 
 
 def _lower_bias(bias: Any, lead: tuple[int, ...], rows: tuple[int, int, int]) -> Tensor:
