@@ -233,6 +233,7 @@ def documents(
     q : integer array of shape (..., Lq), optional
         The document of each query. Ids need not be sorted; where the keys of each document are
         consecutive the mask stays an interval, otherwise it makes a bool array when it is used.
+        (While torch traces, ids always make one; `cu_seqlens` never do.)
     k : integer array of shape (..., Lk), optional
         The document of each key; left out, as `q`.
     cu_seqlens : integer array of shape (documents + 1,), optional

@@ -14,6 +14,7 @@ from .attention_checks import dtype_name, shape_text
 from .functional import attention
 
 Tensor = torch.Tensor
+TOP_LEFT = causal("top_left")  # one object, which keeps its last result
 
 
 def scaled_dot_product_attention(
@@ -76,26 +77,23 @@ def scaled_dot_product_attention(
     >>> torch.allclose(out, theirs, atol=1e-5)
     True
     """
-    named = {"query": query, "key": key, "value": value}
-    for name, x in named.items():
+    for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor(x, name)
         if x.dim() < 2:
             raise ValueError(f"{name} has shape {shape_text(x)}, but needs at least two axes: (..., L, D)")
     is_causal = checks.flag(is_causal, "is_causal")
-    enable_gqa = checks.flag(enable_gqa, "enable_gqa")
-    query, key, value, scores = broadcast(query, key, value, enable_gqa)
+    query, key, value, lead = broadcast(query, key, value, checks.flag(enable_gqa, "enable_gqa"))
 
     mask: Mask | Tensor | None = None
     bias = None
     if attn_mask is not None:
-        attn_mask = fitted(attn_mask, query.dtype, scores)
+        attn_mask = fitted(attn_mask, query.dtype, (*lead, query.shape[-2], key.shape[-2]))
         if attn_mask.dtype is torch.bool:
             mask = per_batch(attn_mask, query.shape[:-3])
         else:
             bias = attn_mask
     if is_causal:
-        top_left = causal("top_left")
-        mask = top_left if mask is None else top_left & as_mask(mask)
+        mask = TOP_LEFT if mask is None else TOP_LEFT & as_mask(mask)
     result: Tensor = attention(
         query, key, value, mask=mask, bias=bias, scale=scale, dropout_p=dropout_p, seed=drawn_seed(dropout_p)
     )
@@ -115,8 +113,10 @@ def drawn_seed(dropout_p: Any) -> Tensor | None:
     return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64)
 
 
-def broadcast(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    """The three with as many axes and the same leading ones, and the shape of the scores.
+def broadcast(
+    query: Tensor, key: Tensor, value: Tensor, grouped: bool
+) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
+    """The three with as many axes and the same leading ones, and the leading axes of the scores.
 
     Nothing is copied: an axis that broadcasts gets stride 0, and heads of key and value that serve
     several of query stay as they are.
@@ -126,14 +126,15 @@ def broadcast(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple
         unfit("query and key must have the same last axis", given)
     if key.shape[-2] != value.shape[-2]:
         unfit("key and value must have as many rows", given)
+    if query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        if grouped and query.dim() < 3:
+            unfit("enable_gqa needs an axis of heads", given)
+        return query, key, value, query.shape[:-2]
+
     ranks = query.dim(), key.dim(), value.dim()
     if grouped and min(ranks) < 3:
         unfit("enable_gqa needs an axis of heads", given)
-    rank = max(ranks)
-    query, key, value = (x[(None,) * (rank - x.dim())] for x in (query, key, value))
-    if rank == 2:
-        return query, key, value, [query.shape[-2], key.shape[-2]]
-
+    query, key, value = (x[(None,) * (max(ranks) - x.dim())] for x in given)
     heads, *served = (x.shape[-3] for x in (query, key, value))
     if grouped:
         if any(n == 0 or heads % n for n in served):
@@ -142,15 +143,13 @@ def broadcast(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple
             key, value = (x.repeat_interleave(heads // x.shape[-3], -3) for x in (key, value))
     else:
         heads = common_size([heads, *served], given)
-        served = [n if n == heads else 1 for n in served]
         query = query.expand(*query.shape[:-3], heads, -1, -1)
         if served[0] != served[1]:
             key, value = (x.expand(*x.shape[:-3], heads, -1, -1) for x in (key, value))
     seen = [common_size(sizes, given) for sizes in zip(query.shape[:-3], key.shape[:-3], strict=True)]
     lead = [common_size(sizes, given) for sizes in zip(seen, value.shape[:-3], strict=True)]
-    scores = [*seen, heads, query.shape[-2], key.shape[-2]]
     query, key, value = (x.expand(*lead, *x.shape[-3:]) for x in (query, key, value))
-    return query, key, value, scores
+    return query, key, value, (*seen, heads)
 
 
 def unfit(why: str, given: tuple[Tensor, Tensor, Tensor]) -> NoReturn:
@@ -169,7 +168,7 @@ def common_size(sizes: Any, given: tuple[Tensor, Tensor, Tensor]) -> int:
     return result
 
 
-def fitted(mask: Any, dtype: torch.dtype, scores: list[int]) -> Tensor:
+def fitted(mask: Any, dtype: torch.dtype, scores: tuple[int, ...]) -> Tensor:
     """`attn_mask` with as many axes as the scores, each of size 1 or theirs."""
     check_tensor(mask, "attn_mask")
     allowed = {torch.bool, torch.float32, dtype}
@@ -180,12 +179,10 @@ def fitted(mask: Any, dtype: torch.dtype, scores: list[int]) -> Tensor:
             f"attn_mask must be bool (True = may attend), float32 or query's {dtype_name(dtype)}, "
             f"got {dtype_name(mask)}"
         )
-    axes = len(scores)
-    if mask.dim() > axes or any(
-        size not in (1, whole) for size, whole in zip(mask.shape[::-1], scores[::-1], strict=False)
-    ):
+    shape = (1,) * (len(scores) - mask.dim()) + tuple(mask.shape)
+    if len(shape) > len(scores) or any(a != 1 and a != b for a, b in zip(shape, scores, strict=True)):
         raise ValueError(f"attn_mask has shape {shape_text(mask)}, which does not broadcast to {tuple(scores)}")
-    result: Tensor = mask[(None,) * (axes - mask.dim())].expand(*[-1] * (axes - 2), *scores[-2:])
+    result: Tensor = mask.expand(*shape[:-2], *scores[-2:])
     return result
 
 
