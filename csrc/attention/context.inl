@@ -59,9 +59,7 @@ struct Context {
   TEGULA_INLINE Context(const AttentionArgs& args, const AttentionTask& t, Pass p, void* scratch)
       : a(args), task(t), pass(p), w(args, t.row_end - t.row_begin, p, scratch) {
     additive = a.bias || a.dense;
-    // The backward pass subtracts a log-sum-exp, which is natural and loses nothing as it is.
-    natural = a.bias || a.softcap > 0 || a.alibi != nullptr ||
-              (pass == Pass::kBackward && F::kUnitValues == 1);
+    natural = a.bias || a.softcap > 0 || a.alibi != nullptr;
     const double scale = a.softcap > 0 ? a.scale / a.softcap : a.scale;
     const double magnitude = scale < 0 ? -scale : scale;
     // A scale above 1 could overflow q, or the exponents, where the score does not.

@@ -31,7 +31,8 @@ struct GradWorkspace {
   // Per row.
   Unit* grad_columns;          // grad_out, block by block as columns [unit][width]
   C *query_rows, *grad_rows;   // q and grad_out as rows
-  C *shift, *delta;            // log-sum-exp in the units of the scores, rowsum(grad_out out)
+  C *shift, *shift_rest;       // their sum is the log-sum-exp in the units of the scores
+  C* delta;                    // rowsum(grad_out out)
   C *dq_cell, *dq;             // of this key chunk, of all: one and the same for a single chunk
   bool *packed, *finite;       // per block: its rows stand above; hold finite numbers only
   // Per key of the chunk.
@@ -62,7 +63,7 @@ struct GradWorkspace {
     const int64_t rows = w.rows;
     grad_columns = take<Unit>(rows * packed_value_units);
     query_rows = take<C>(rows * dim_stride), grad_rows = take<C>(rows * value_stride);
-    shift = take<C>(rows), delta = take<C>(rows);
+    shift = take<C>(rows), shift_rest = take<C>(rows), delta = take<C>(rows);
     dq = take<C>(rows * dim_stride);
     dq_cell = one_chunk ? dq : take<C>(rows * dim_stride);
     packed = take<bool>(rows), finite = take<bool>(rows);
@@ -146,16 +147,19 @@ struct GradContext : Context<T, F> {
       if (slot >= block.slot + block.rows) {
         fill(query_row, s.dim_stride, C(0));
         fill(grad_row, s.value_stride, C(0));
-        s.shift[slot] = kInfinity<C>, s.delta[slot] = 0;
+        s.shift[slot] = kInfinity<C>, s.shift_rest[slot] = 0, s.delta[slot] = 0;
         continue;
       }
       finite &= copy_rows(q + this->row_offset(a.q, slot), 0, a.q.step(0), 1, a.dim, query_row);
       finite &= copy_rows(grad + this->row_offset(g.grad_out, slot), 0, g.grad_out.step(0), 1,
                           a.value_dim, grad_row);
       // A row that saw nothing has weights of zero.
-      const C sum = lse[this->row_offset(a.lse, slot)];
-      s.shift[slot] = sum == -kInfinity<C> ? kInfinity<C>
-                                           : static_cast<C>(sum / this->to_natural);
+      double sum = lse[this->row_offset(a.lse, slot)];
+      if (sum == -kInfinity<double>) sum = kInfinity<double>;
+      sum /= this->to_natural;
+      s.shift[slot] = static_cast<C>(sum);
+      const double rest = sum - static_cast<double>(s.shift[slot]);
+      s.shift_rest[slot] = rest == rest ? static_cast<C>(rest) : C(0);
       s.delta[slot] = delta_of(slot, grad_row);
     }
     s.finite[b] = finite;

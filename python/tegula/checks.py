@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether `value` is a tensor of torch, which only whoever made it has imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def integer(value: Any, name: str) -> int:

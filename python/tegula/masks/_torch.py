@@ -9,11 +9,12 @@ Everywhere else masks are lowered by NumPy, with its checks, and the result is h
 from __future__ import annotations
 
 import contextlib
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from . import _native
 from ._dense import Dense, check_is_bool
@@ -21,8 +22,6 @@ from ._documents import Inside, Places
 from ._inputs import borders_of, length_of
 from ._mask import Mask
 from ._padding import positions as positions_of_arrays
-
-Tensor: TypeAlias = torch.Tensor
 
 NAMES = ("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64")
 INTEGERS = {getattr(torch, name) for name in NAMES if hasattr(torch, name)}

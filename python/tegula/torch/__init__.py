@@ -4,6 +4,12 @@ The functions of `tegula` hand tensors over to those here. Importing this module
 """
 
 from .drop_in import scaled_dot_product_attention, varlen_attention
-from .functional import attention
+from .functional import attention, attention_backward, merge_attention
 
-__all__ = ["attention", "scaled_dot_product_attention", "varlen_attention"]
+__all__ = [
+    "attention",
+    "attention_backward",
+    "merge_attention",
+    "scaled_dot_product_attention",
+    "varlen_attention",
+]

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from .attention_dense import Inputs, dense_backward, dense_jvp
+from .attention_dense import Inputs, dense_backward, dense_jvp, sink_weights
 from .attention_vmap import attention_vmap, backward_vmap
 
-Tensor = torch.Tensor
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -60,9 +60,8 @@ class AttentionFunction(torch.autograd.Function):
             for place in (0, 1) + ((3,) if needs[6] else ()):
                 found[place] = more[place] if found[place] is None else found[place] + more[place]
             if needs[8]:
-                share = torch.where(lse == -torch.inf, 0.0, (sinks.to(lse.dtype)[:, None] - lse).exp())
-                sums = (share * grad_lse).flatten(0, -3).sum((0, -1)) if lse.dim() > 2 else (share * grad_lse).sum(-1)
-                found[4] = sums.to(sinks.dtype) if found[4] is None else found[4] + sums.to(sinks.dtype)
+                sums = (sink_weights(sinks, lse) * grad_lse).sum(-1).sum_to_size(sinks.shape).to(sinks.dtype)
+                found[4] = sums if found[4] is None else found[4] + sums
         dq, dk, dv, dbias, dsinks = found
         return (
             dq if needs[0] else None,
@@ -125,7 +124,8 @@ class BackwardFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         function, places, tensors = BackwardFunction._parts(ctx)
         _, pull = torch.func.vjp(function, *tensors)
-        found = dict(zip(places, pull(grads[: 3 + ctx.bias_grad + ctx.sinks_grad]), strict=True))
+        wanted = grads[:3] + grads[3:4] * ctx.bias_grad + grads[4:5] * ctx.sinks_grad
+        found = dict(zip(places, pull(wanted), strict=True))
         return tuple(found.get(place) if needed else None for place, needed in enumerate(ctx.needs_input_grad))
 
     @staticmethod

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NoReturn
 
 import torch
+from torch import Tensor
 
 from .library import check_plain
 
-Tensor = torch.Tensor
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -58,13 +58,27 @@ def check_attention(
         check_fits("dense", dense, torch.bool, (batch, heads, q_len, k_len), k_len)
     if bias is not None:
         if bias.dtype not in FLOATS:
-            raise TypeError(
-                f"bias must be a float array, got {dtype_name(bias)}; a bool array belongs in mask="
-            )
+            raise TypeError(f"bias must be a float array, got {dtype_name(bias)}; a bool array belongs in mask=")
         check_broadcasts(bias, (*q.shape[:-3], heads, q_len, k_len))
     for name, values in (("alibi", alibi), ("sinks", sinks)):
         if values is not None and tuple(values.shape) != (heads,):
             raise ValueError(f"{name} must have shape ({heads},), one entry a head, got {shape_text(values)}")
+
+
+def check_backward(grad_out: Tensor, q: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
+    """What `attention_backward` takes besides, after `check_attention`."""
+    compute = torch.float64 if q.dtype == torch.float64 else torch.float32
+    rows = (*q.shape[:-1], v.shape[-1])
+    for name, x, dtype, shape in (
+        ("grad_out", grad_out, q.dtype, rows),
+        ("out", out, q.dtype, rows),
+        ("lse", lse, compute, rows[:-1]),
+    ):
+        check_plain(x, name)
+        if x.dtype != dtype:
+            raise TypeError(f"{name} has dtype {dtype_name(x)}, expected {dtype_name(dtype)}")
+        if x.shape != shape:
+            raise ValueError(f"{name} has shape {shape_text(x)}, expected {tuple(shape)}")
 
 
 def sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
@@ -85,14 +99,16 @@ def check_fits(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...],
         raise ValueError(f"{name} has shape {shape_text(x)}, which does not fit ({whole})")
 
 
-def check_broadcasts(bias: Tensor, shape: tuple[int, ...]) -> None:
-    """ValueError unless `bias` broadcasts to `shape`."""
+def check_broadcasts(bias: Tensor, shape: tuple[int, ...], given: Tensor | None = None) -> None:
+    """ValueError unless `bias` broadcasts to `shape`; `given` is what the caller calls bias."""
     missing = len(shape) - bias.dim()
     fits = missing >= 0
     for size, target in zip(bias.shape, shape[max(missing, 0) :], strict=False):
         fits = fits and (size == 1 or size == target)
     if not fits:
-        raise ValueError(f"bias has shape {shape_text(bias)}, which does not broadcast to {tuple(shape)}")
+        raise ValueError(
+            f"bias has shape {shape_text(bias if given is None else given)}, which does not broadcast to {tuple(shape)}"
+        )
 
 
 def fail(name: str, x: Tensor, other: str, y: Tensor, why: str) -> NoReturn:
@@ -104,5 +120,5 @@ def shape_text(x: Tensor) -> str:
 
 
 def dtype_name(x: Tensor | torch.dtype) -> str:
-    """ "float32" """
+    """Return the name that NumPy has for it."""
     return str(x.dtype if isinstance(x, Tensor) else x).removeprefix("torch.")

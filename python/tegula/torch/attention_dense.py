@@ -16,11 +16,9 @@ import dataclasses
 import math
 
 import torch
+from torch import Tensor
 
-from .. import _core
 from .attention_checks import sizes
-
-Tensor = torch.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +51,7 @@ class Inputs:
             return 1.0
         if self.dropout_p == 1.0:
             return 0.0
-        number = int(self.seed.item()) & (2**64 - 1)
-        kept = torch.from_numpy(_core.dropout_mask(number, self.dropout_p, sizes(q, k)))
+        kept = torch.ops.tegula.dropout_mask.default(self.seed, self.dropout_p, *sizes(q, k))
         return kept.reshape(*q.shape[:-1], k.shape[-2]).to(compute_dtype(q)) / (1.0 - self.dropout_p)
 
     def factor(self, q: Tensor) -> float:
@@ -72,9 +69,7 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 class Weights:
     """p (..., H, Lq, Lk) of a call, and the arrays it was made of, per query head."""
 
-    def __init__(
-        self, inputs: Inputs, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, bias: Tensor | None
-    ) -> None:
+    def __init__(self, inputs: Inputs, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, bias: Tensor | None) -> None:
         compute = compute_dtype(q)
         self.seen = inputs.visible(q, k)
         self.group = q.shape[-3] // max(k.shape[-3], 1) if q.dim() > 2 else 1
@@ -101,7 +96,11 @@ class Weights:
         """k or v with rows of 0 where no query sees the key: what they hold may be NaN."""
         if x.dim() == 2:
             return torch.where(self.seen.any(-2)[..., None], x, 0.0)
-        by_group = self.seen.any(-2).unflatten(-2, (x.shape[-3], self.group)) if x.shape[-3] else self.seen.any(-2)[..., None, :]
+        by_group = (
+            self.seen.any(-2).unflatten(-2, (x.shape[-3], self.group))
+            if x.shape[-3]
+            else self.seen.any(-2)[..., None, :]
+        )
         return torch.where(by_group.any(-2)[..., None], x, 0.0)
 
     def spread(self, x: Tensor) -> Tensor:

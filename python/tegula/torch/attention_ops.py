@@ -11,6 +11,7 @@ attention               out and lse; the gradients of both
 attention_forward       out; where nothing asks for a gradient
 attention_weights       out, lse and the softmax weights (..., H, Lq, Lk); no gradient
 attention_backward      dq, dk, dv, dbias, dsinks; the last two are empty unless asked for
+dropout_mask            bool (B, H, Lq, Lk): the pairs that dropout keeps
 ======================  =========================================================================
 """
 
@@ -20,6 +21,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import _core
 from .attention_autograd import (
@@ -29,11 +31,9 @@ from .attention_autograd import (
     backward_call,
     refuse_gradient,
 )
-from .attention_checks import check_attention, sizes
+from .attention_checks import check_attention, check_backward, sizes
 from .attention_vmap import attention_vmap, backward_vmap
 from .library import define
-
-Tensor = torch.Tensor
 
 _OPTIONS = (
     "Tensor? lo=None, Tensor? hi=None, Tensor? dense=None, Tensor? bias=None, Tensor? alibi=None, "
@@ -77,8 +77,13 @@ def native_options(
         bias,
         None if alibi is None else alibi.double(),
         None if sinks is None else sinks.double(),
-        0 if seed is None else int(seed.item()) & (2**64 - 1),
+        0 if seed is None else _number(seed),
     )
+
+
+def _number(seed: Tensor) -> int:
+    """The seed in [0, 2**64) whose two's complement the tensor holds."""
+    return int(seed.item()) & (2**64 - 1)
 
 
 def _expand(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -172,25 +177,10 @@ def _fake_weights(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tenso
 # Backward
 
 
-def _new_gradients(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    sinks: Tensor | None,
-    bias_grad: bool,
-    sinks_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return (
-        torch.empty_like(q),
-        torch.empty_like(k),
-        torch.empty_like(v),
-        bias.new_empty(bias.shape) if bias is not None and bias_grad else q.new_empty((0,)),
-        sinks.new_empty(sinks.shape) if sinks is not None and sinks_grad else q.new_empty((0,)),
-    )
-
-
-def _backward(
+def native_backward(
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
     grad_out: Tensor,
     q: Tensor,
     k: Tensor,
@@ -210,17 +200,34 @@ def _backward(
     threads: int = 0,
     bias_grad: bool = False,
     sinks_grad: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dq, dk, dv, dbias, dsinks = _new_gradients(q, k, v, bias, sinks, bias_grad, sinks_grad)
+) -> tuple[Tensor, Tensor]:
+    """Write into dq, dk and dv, and return dbias and dsinks, empty unless asked for."""
+    dbias, dsinks = _new_option_gradients(q, bias, sinks, bias_grad, sinks_grad)
     wide, slopes, logits, number = native_options(q, k, bias, alibi, sinks, seed)
-    wanted = None if wide is None or not bias_grad else dbias.expand(wide.shape)
+    wide_dbias = None if wide is None or not bias_grad else dbias.expand(wide.shape)
     *_, sums = _core.attention_backward(
         grad_out, q, k, v, out, lse, lo, hi, dense, wide, slopes, logits, scale, softcap, dropout_p, number, "bhld",
-        dq, dk, dv, wanted, threads or -torch.get_num_threads(),
+        dq, dk, dv, wide_dbias, threads or -torch.get_num_threads(),
     )  # fmt: skip
     if sinks is not None and sinks_grad:
         dsinks.copy_(torch.from_numpy(sums))
-    return dq, dk, dv, dbias, dsinks
+    return dbias, dsinks
+
+
+def _new_option_gradients(
+    q: Tensor, bias: Tensor | None, sinks: Tensor | None, bias_grad: bool, sinks_grad: bool
+) -> tuple[Tensor, Tensor]:
+    return (
+        q.new_empty((0,)) if bias is None or not bias_grad else bias.new_zeros(bias.shape),
+        q.new_empty((0,)) if sinks is None or not sinks_grad else sinks.new_empty(sinks.shape),
+    )
+
+
+def _backward(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    return dq, dk, dv, *native_backward(dq, dk, dv, grad_out, q, k, v, *others)
 
 
 def _fake_backward(
@@ -245,9 +252,26 @@ def _fake_backward(
     sinks_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks)
-    return _new_gradients(q, k, v, bias, sinks, bias_grad, sinks_grad)
+    check_backward(grad_out, q, v, out, lse)
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    return dq, dk, dv, *_new_option_gradients(q, bias, sinks, bias_grad, sinks_grad)
 
 
+def _dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
+    shape = (batch, heads, q_len, k_len)
+    return torch.from_numpy(_core.dropout_mask(_number(seed), dropout_p, shape, -torch.get_num_threads()))
+
+
+def _fake_dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
+    return seed.new_empty((batch, heads, q_len, k_len), dtype=torch.bool)
+
+
+dropout_mask = define(
+    "dropout_mask",
+    "(Tensor seed, float dropout_p, SymInt batch, SymInt heads, SymInt q_len, SymInt k_len) -> Tensor",
+    kernel=_dropout_mask,
+    fake=_fake_dropout_mask,
+)
 attention_forward = define(
     "attention_forward",
     f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> Tensor",

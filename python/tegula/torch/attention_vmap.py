@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-Tensor = torch.Tensor
 Dims = tuple[Any, ...]
 
 
@@ -57,7 +57,7 @@ class Mapped:
         if x is None or not (self.mapped[place] or whole):
             return x
         x = self.along(place)
-        return x[(slice(None), *(None,) * (rank - x.dim() + 1))]
+        return x.reshape(self.size, *(1,) * (rank - x.dim() + 1), *x.shape[1:])
 
 
 def _by_axis(m: Mapped, first: int, whole_bias: bool) -> tuple[list[Any], bool]:

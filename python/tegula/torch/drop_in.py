@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from .. import checks
 from ..masks import Mask, causal
@@ -13,7 +14,6 @@ from ..masks._torch import Torch, as_mask
 from .attention_checks import dtype_name, shape_text
 from .functional import attention
 
-Tensor = torch.Tensor
 TOP_LEFT = causal("top_left")  # one object, which keeps its last result
 
 

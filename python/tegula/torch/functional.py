@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from .. import checks
 from ..masks import Mask
-from ..masks._torch import as_mask, lower
-from ..runtime import checked_threads
 from . import attention_ops as ops
-from .attention_autograd import attention_call, derivative_is_wanted
-from .attention_checks import check_broadcasts, dtype_name, sizes
+from .attention_autograd import attention_call, backward_call, derivative_is_wanted
+from .attention_checks import dtype_name, shape_text
+from .attention_options import BIAS, DEFAULTS, SINKS, Options, check_kinds, heads_first, lower, refuse_kind
 
-Tensor = torch.Tensor
 _is_compiling = torch.compiler.is_compiling
 _in_transform = torch._C._are_functorch_transforms_active
 
@@ -115,16 +113,16 @@ def attention(
     torch.Size([2, 8, 100, 64])
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
-        _refuse_kinds(q=q, k=k, v=v)
+        check_kinds(q=q, k=k, v=v)
     if layout != "bhld":
-        q, k, v = _heads_first(layout, q, k, v)
-    options = ()
+        q, k, v = heads_first(layout, q=q, k=k, v=v)
+    options: Options = ()
     if (
         mask is not None or bias is not None or scale is not None or softcap is not None or alibi is not None
         or sinks is not None or seed is not None or dropout_p != 0.0 or threads is not None
     ):  # fmt: skip
-        options = _lower(q, k, mask, bias, scale, softcap, alibi, sinks, dropout_p, seed, threads)
-        bias, sinks = options[3], options[5]
+        options = lower(q, k, mask, bias, scale, softcap, alibi, sinks, dropout_p, seed, threads)
+        bias, sinks = options[BIAS], options[SINKS]
     if return_lse is not False:
         return_lse = checks.flag(return_lse, "return_lse")
     if return_weights is not False:
@@ -139,7 +137,7 @@ def attention(
     elif _is_compiling():
         out, lse = ops.attention(q, k, v, *options)
     elif _in_transform():
-        out, lse = attention_call(q, k, v, *options, *_DEFAULTS[len(options) :])
+        out, lse = attention_call(q, k, v, *options, *DEFAULTS[len(options) :])
     elif return_lse or derivative_is_wanted(q, k, v, bias, sinks):
         out, lse = ops.attention(q, k, v, *options)
     elif options:
@@ -153,120 +151,12 @@ def attention(
     return (out, *((lse,) if return_lse else ()), *((weights,) if return_weights else ()))
 
 
-# The operators' arguments behind q, k and v.
-_DEFAULTS = (None, None, None, None, None, None, None, None, 0.0, 0.0, 0)
-
-
-def _heads_first(layout: Any, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-    """q, k and v as (..., H, L, D)."""
-    if layout not in ("blhd", "lhd"):
-        raise ValueError(f"layout must be 'bhld', 'blhd' or 'lhd', got {layout!r}")
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() < 3 or (layout == "lhd" and x.dim() != 3):
-            count = "exactly 3" if layout == "lhd" else "at least 3"
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; layout {layout!r} needs {count} axes")
-    return [x.transpose(-3, -2) for x in (q, k, v)]
-
-
-def _lower(
-    q: Tensor,
-    k: Tensor,
-    mask: Any,
-    bias: Any,
-    scale: Any,
-    softcap: Any,
-    alibi: Any,
-    sinks: Any,
-    dropout_p: Any,
-    seed: Any,
-    threads: Any,
-) -> tuple[Any, ...]:
-    """The options as the operators take them: lo, hi, dense, bias, alibi, sinks, seed and the numbers."""
-    lo = hi = dense = None
-    batch, heads, q_len, k_len = sizes(q, k)
-    if mask is not None:
-        lo, hi, dense = _lower_mask(mask, batch, heads, q_len, k_len, q.device)
-    if bias is not None:
-        bias = _lower_bias(bias, q.shape[:-3], (heads, q_len, k_len))
-    if scale is not None:
-        scale = checks.real(scale, "scale")
-    if softcap is None:
-        softcap = 0.0
-    else:
-        softcap = checks.real(softcap, "softcap")
-        if softcap <= 0:
-            raise ValueError(f"softcap must be positive, got {softcap}; None switches it off")
-    if alibi is not None:
-        alibi = _per_head(alibi, "alibi", heads, q.device)
-        if alibi.requires_grad and torch.is_grad_enabled():
-            raise RuntimeError("alibi requires grad, but attention computes no gradient for it; pass alibi.detach()")
-        if not _is_compiling() and not _in_transform() and not (alibi.abs() <= torch.finfo(torch.float32).max).all():
-            raise ValueError(f"alibi must be finite in float32, got {alibi.tolist()}")
-    if sinks is not None:
-        sinks = _per_head(sinks, "sinks", heads, q.device)
-    if isinstance(seed, Tensor):
-        if seed.dtype != torch.int64 or seed.numel() != 1:
-            raise TypeError(
-                f"seed must be an int or one int64, got a {dtype_name(seed)} tensor of shape {tuple(seed.shape)}"
-            )
-        dropout_p, _ = checks.dropout(dropout_p, 0)
-    elif seed is not None or dropout_p != 0.0:
-        dropout_p, number = checks.dropout(dropout_p, seed)
-        seed = torch.tensor([number - 2**64 if number >= 2**63 else number]) if dropout_p > 0.0 else None
-    if dropout_p == 0.0:
-        seed = None
-    threads = 0 if threads is None else checked_threads(threads)
-    return lo, hi, dense, bias, alibi, sinks, seed, scale, softcap, dropout_p, threads
-
-
-def _lower_mask(
-    mask: Any, batch: int, heads: int, q_len: int, k_len: int, device: torch.device
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """A mask object, or a bool tensor, whose rows become intervals where they are."""
-    if not isinstance(mask, (Mask, Tensor)):
-        _refuse_kinds(mask=mask)
-    lo, hi, dense = lower(as_mask(mask), batch, heads, q_len, k_len, device)
-    if dense is not None and isinstance(mask, Tensor):
-        # The caller's own tensor: autograd notices when it is changed before the backward pass.
-        dense = mask if mask.dim() == 4 else mask[None, None]
-    return lo, hi, dense
-
-
-def _lower_bias(bias: Any, lead: tuple[int, ...], rows: tuple[int, int, int]) -> Tensor:
-    """`bias` so that it broadcasts to lead + (H, Lq, Lk). Four axes are also (B, H, Lq, Lk)."""
-    if not isinstance(bias, Tensor):
-        _refuse_kinds(bias=bias)
-    if bias.dtype == torch.bool:
-        raise TypeError("bias must be a float tensor, got bool; a bool tensor belongs in mask=")
-    if bias.dim() == 4 and len(lead) != 1:
-        if bias.shape[0] == 1:
-            bias = bias[0]
-        elif bias.shape[0] == torch.Size(lead).numel():
-            bias = bias.unflatten(0, lead) if lead else bias[0]
-    check_broadcasts(bias, (*lead, *rows))
-    return bias
-
-
-def _per_head(values: Any, name: str, heads: int, device: torch.device) -> Tensor:
-    """Slopes or sinks as a tensor (H,)."""
-    if isinstance(values, (list, tuple)):
-        values = torch.tensor([checks.real(value, name) for value in values], dtype=torch.float64, device=device)
-    if not isinstance(values, Tensor):
-        _refuse_kinds(**{name: values})
-    if values.dtype == torch.bool or values.is_complex():
-        raise TypeError(f"{name} must be a tensor of floats, got dtype {dtype_name(values)}")
-    if tuple(values.shape) != (heads,):
-        raise ValueError(f"{name} must have shape ({heads},), one entry a head, got {tuple(values.shape)}")
-    result: Tensor = values
-    return result
-
-
 def _into(
     out: Any, layout: str, q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], lse: bool, weights: bool
 ) -> tuple[Tensor, Any, Any]:
     """Attention whose result goes into `out`, in place."""
     if not isinstance(out, Tensor):
-        _refuse_kinds(out=out)
+        refuse_kind("out", out)
     given = [x for x in options if isinstance(x, Tensor)]
     _without_gradient("out=", q, k, v, out, *given)
     if layout != "bhld":
@@ -282,15 +172,151 @@ def _without_gradient(option: str, *tensors: Tensor | None) -> None:
         raise RuntimeError(f"{option} has no gradient, but a tensor requires grad; detach it, or use torch.no_grad()")
 
 
-def _refuse_kinds(**named: Any) -> None:
-    """TypeError for the first argument that is no tensor."""
-    for name, value in named.items():
-        if isinstance(value, Tensor):
-            continue
-        if isinstance(value, np.ndarray):
-            kind = f"a {value.dtype} array of shape {value.shape}"
-            raise TypeError(
-                f"{name} must be a torch tensor, got {kind}: one call takes NumPy arrays or torch tensors, not both"
-            )
-        kind = type(value).__qualname__ if type(value).__module__ == "builtins" else f"{type(value).__module__}.{type(value).__qualname__}"
-        raise TypeError(f"{name} must be a torch tensor, got {kind}")
+def attention_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi: Tensor | Sequence[float] | None = None,
+    sinks: Tensor | Sequence[float] | None = None,
+    dropout_p: float = 0.0,
+    seed: int | Tensor | None = None,
+    layout: str = "bhld",
+    threads: int | None = None,
+    grads: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> tuple[Tensor, ...]:
+    """Return the gradients of `attention` with respect to q, k, v, and bias and sinks if given.
+
+    `tegula.attention_backward` for tensors. ``out.backward()`` needs none of this; it is for loops
+    that keep no graph. It is differentiable itself.
+
+    Parameters
+    ----------
+    grad_out : Tensor, shape (..., H, Lq, Dv) in `layout`
+        Gradient of the result, in q's dtype. Any strides, also 0.
+    q, k, v : Tensor
+        What `attention` was given.
+    out, lse : Tensor
+        What `attention` returned with ``return_lse=True``.
+    mask, bias, scale, softcap, alibi, sinks, dropout_p, seed, layout
+        The options that `attention` was given.
+    threads : int, optional
+        At least 1; torch's setting by default. The result does not depend on it.
+    grads : tuple of three Tensors, optional
+        Where dq, dk and dv go: of the shapes and the dtype of q, k and v.
+
+    Returns
+    -------
+    dq, dk, dv : Tensor
+        In the shapes and the dtype of q, k and v.
+    dbias : Tensor
+        If `bias` was given: in its shape and dtype.
+    dsinks : Tensor, shape (H,)
+        If `sinks` were given: in their dtype, float64 for a list.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        As `attention`.
+
+    Examples
+    --------
+    >>> import torch, tegula as tg
+    >>> q, k, v = torch.randn(3, 1, 4, 10, 16)
+    >>> out, lse = tg.attention(q, k, v, return_lse=True)
+    >>> dq, dk, dv = tg.attention_backward(torch.ones_like(out), q, k, v, out, lse)
+    >>> dq.shape
+    torch.Size([1, 4, 10, 16])
+    """
+    check_kinds(q=q, k=k, v=v, grad_out=grad_out, out=out, lse=lse)
+    given = bias
+    if layout != "bhld":
+        q, k, v, grad_out, out = heads_first(layout, q=q, k=k, v=v, grad_out=grad_out, out=out)
+    options = lower(q, k, mask, bias, scale, softcap, alibi, sinks, dropout_p, seed, threads)
+    arguments = (grad_out, q, k, v, out, lse, *options, bias is not None, sinks is not None)
+    if grads is None:
+        dq, dk, dv, dbias, dsinks = backward_call(*arguments)
+    else:
+        if not isinstance(grads, tuple) or len(grads) != 3:
+            raise TypeError(f"grads must be a tuple of three tensors (dq, dk, dv), got {type(grads).__name__}")
+        check_kinds(q=q, dq=grads[0], dk=grads[1], dv=grads[2])
+        _without_gradient("grads=", *(x for x in (*arguments, *grads) if isinstance(x, Tensor)))
+        dq, dk, dv = grads if layout == "bhld" else heads_first(layout, dq=grads[0], dk=grads[1], dv=grads[2])
+        dbias, dsinks = ops.native_backward(dq, dk, dv, *arguments)
+    if layout != "bhld":
+        dq, dk, dv = heads_first(layout, dq=dq, dk=dk, dv=dv)
+    found = [dq, dk, dv] if grads is None else list(grads)
+    if given is not None:
+        found.append(dbias.reshape(given.shape))
+    if sinks is not None:
+        found.append(dsinks)
+    return tuple(found)
+
+
+def merge_attention(out1: Tensor, lse1: Tensor, out2: Tensor, lse2: Tensor) -> tuple[Tensor, Tensor]:
+    """Join two results of the same queries over disjoint sets of keys.
+
+    Parameters
+    ----------
+    out1, out2 : Tensor, shape (..., H, Lq, Dv)
+        Results of `attention` in one dtype.
+    lse1, lse2 : Tensor, shape (..., H, Lq)
+        Their log-sum-exps, float32 (float64 for float64).
+
+    Returns
+    -------
+    out, lse : Tensor
+        What attention over both sets of keys gives, up to rounding. Where neither has a key: 0
+        and -inf. Gradients reach all four arguments.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When the tensors do not belong together.
+
+    Examples
+    --------
+    >>> import torch, tegula as tg
+    >>> q, k, v = torch.randn(3, 1, 4, 10, 16)
+    >>> first = tg.attention(q, k[:, :, :6], v[:, :, :6], return_lse=True)
+    >>> second = tg.attention(q, k[:, :, 6:], v[:, :, 6:], return_lse=True)
+    >>> out, lse = tg.merge_attention(*first, *second)
+    >>> torch.allclose(out, tg.attention(q, k, v), atol=1e-6)
+    True
+    """
+    named = {"out1": out1, "lse1": lse1, "out2": out2, "lse2": lse2}
+    check_kinds(**named)
+    if out1.dtype != out2.dtype:
+        raise TypeError(f"out2 has dtype {dtype_name(out2)} but out1 has dtype {dtype_name(out1)}")
+    if not out1.is_floating_point():
+        raise TypeError(f"dtype must be float64, float32, float16 or bfloat16, got {dtype_name(out1)}")
+    compute = torch.float64 if out1.dtype == torch.float64 else torch.float32
+    for name in ("lse1", "lse2"):
+        if named[name].dtype != compute:
+            raise TypeError(f"{name} must have dtype {dtype_name(compute)}, got {dtype_name(named[name])}")
+    if out1.shape != out2.shape:
+        raise ValueError(f"out2 has shape {shape_text(out2)} but out1 has shape {shape_text(out1)}")
+    for name in ("lse1", "lse2"):
+        if named[name].shape != out1.shape[:-1]:
+            raise ValueError(f"{name} must have shape {tuple(out1.shape[:-1])}, got {shape_text(named[name])}")
+    peak = torch.maximum(lse1, lse2).detach()
+    point = torch.where(peak == -torch.inf, 0.0, peak)
+    weight1, weight2 = (lse1 - point).exp(), (lse2 - point).exp()
+    total = weight1 + weight2
+    empty = total == 0
+    divisor = torch.where(empty, 1.0, total)
+    lse = torch.where(empty, -torch.inf, point + divisor.log())
+
+    def share(out: Tensor, weight: Tensor) -> Tensor:
+        factor = (weight / divisor)[..., None]
+        # A side without keys takes no part, whatever it holds.
+        return torch.where(factor == 0, 0.0, torch.where(factor == 0, 0.0, out.to(compute)) * factor)
+
+    return (share(out1, weight1) + share(out2, weight2)).to(out1.dtype), lse
