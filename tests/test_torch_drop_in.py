@@ -1,5 +1,7 @@
 """`tegula.torch.scaled_dot_product_attention` against torch's own, and against the rules where torch breaks them."""
 
+import contextlib
+
 import hypothesis
 import pytest
 from hypothesis import strategies as st
@@ -246,6 +248,17 @@ def test_sizes_of_0():
     ):
         for options in ({}, {"is_causal": True}):
             torch.testing.assert_close(ours(q, k, v, **options), theirs(q, k, v, **options))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_mask_changed_before_the_backward_pass(causal):
+    """Noticed, or without influence: never a wrong gradient."""
+    q, mask = numbers(1, 2, 6, 8).requires_grad_(), irregular(6, 6)
+    want = torch.autograd.grad(ours(q, q, q, mask, is_causal=causal).square().sum(), q)[0]
+    out = ours(q, q, q, mask, is_causal=causal)
+    mask.zero_()
+    with contextlib.suppress(RuntimeError):  # "modified by an inplace operation"
+        assert torch.equal(torch.autograd.grad(out.square().sum(), q)[0], want)
 
 
 def test_grouped_heads_are_not_repeated():

@@ -21,7 +21,8 @@ A mask shows its normal form as ``mask.intervals(q_len, k_len)``, itself as a bo
 Every array that makes a mask may be a torch tensor: then the mask works with tensors, stays on their
 device, and shows itself in tensors. A mask without arrays, or of arrays, works with both. All of them pass
 through ``torch.compile`` and ``torch.export``. What is being traced cannot read numbers, and neither is
-another device waited for: there lengths and borders are clamped instead of checked.
+another device waited for: there lengths and borders are clamped instead of checked. (Beside ``&``,
+the compiler wants ``dense(tensor)`` for a bare bool tensor.)
 """
 
 from ._dense import as_mask, dense

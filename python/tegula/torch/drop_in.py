@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from ..masks import Mask, causal
+from ..masks import Mask, causal, dense
 from ..masks._documents import Packed
-from ..masks._torch import Torch, as_mask
+from ..masks._torch import Torch
 from .attention_checks import dtype_name, shape_text
 from .functional import attention
 
@@ -84,16 +84,16 @@ def scaled_dot_product_attention(
     is_causal = checks.flag(is_causal, "is_causal")
     query, key, value, lead = broadcast(query, key, value, checks.flag(enable_gqa, "enable_gqa"))
 
-    mask: Mask | Tensor | None = None
-    bias = None
+    visible = bias = None
     if attn_mask is not None:
         attn_mask = fitted(attn_mask, query.dtype, (*lead, query.shape[-2], key.shape[-2]))
         if attn_mask.dtype is torch.bool:
-            mask = per_batch(attn_mask, query.shape[:-3])
+            visible = per_batch(attn_mask, query.shape[:-3])
         else:
             bias = attn_mask
+    mask: Mask | Tensor | None = visible
     if is_causal:
-        mask = TOP_LEFT if mask is None else TOP_LEFT & as_mask(mask)
+        mask = TOP_LEFT if visible is None else TOP_LEFT & dense(visible)
     result: Tensor = attention(
         query, key, value, mask=mask, bias=bias, scale=scale, dropout_p=dropout_p, seed=drawn_seed(dropout_p)
     )
