@@ -56,12 +56,10 @@ struct Context {
   C exponent;         // score * exponent is the exponent of 2
   double to_natural;  // score * to_natural is the natural logarithm
 
-  TEGULA_INLINE Context(const AttentionArgs& args, const AttentionTask& t, Pass p, void* scratch)
-      : a(args), task(t), pass(p), w(args, t.row_end - t.row_begin, p, scratch) {
+  TEGULA_INLINE Context(const AttentionArgs& args, const AttentionTask& t, Pass p, void* memory)
+      : a(args), task(t), pass(p), w(args, t.row_end - t.row_begin, p, memory) {
     additive = a.bias || a.dense;
-    // The backward pass subtracts a log-sum-exp, which is natural and loses nothing as it is.
-    natural = a.bias || a.softcap > 0 || a.alibi != nullptr ||
-              (pass == Pass::kBackward && F::kUnitValues == 1);
+    natural = a.bias || a.softcap > 0 || a.alibi != nullptr;
     const double scale = a.softcap > 0 ? a.scale / a.softcap : a.scale;
     const double magnitude = scale < 0 ? -scale : scale;
     // A scale above 1 could overflow q, or the exponents, where the score does not.
@@ -82,7 +80,6 @@ struct Context {
     const int64_t key_head = task.first_head / (a.heads / a.key_heads);
     key_base = a.k.at<T>(batch_offset(a.k) + key_head * a.k.step(2));
     value_base = a.v.at<T>(batch_offset(a.v) + key_head * a.v.step(2));
-    read_rows();
   }
 
   // To be sent for: the rows of `head` of the next task's batch entry.

@@ -32,8 +32,23 @@ TEGULA_INLINE KeyRange hull_of(GradContext<T, F>& c, const Block<typename F::Com
   return {range.begin / kStep * kStep, (range.end + kStep - 1) / kStep * kStep};
 }
 
+// exp(score - lse), for the three units that scores may have (context.inl). They are those of
+// the forward pass, bit by bit, so that what rounding does to a score it also did to its row's
+// log-sum-exp. Errors of the exponent would go into all gradients of a row: lse comes as a sum
+// of two numbers where it was multiplied.
+template <bool kLog2, class F, class C = typename F::Compute>
+TEGULA_INLINE Vec<C> probability(Vec<C> score, Vec<C> shift, Vec<C> rest, C exponent) {
+  if constexpr (F::kUnitValues > 1) {
+    return weight_of<true, F>(score, shift, exponent);
+  } else if constexpr (kLog2) {
+    return exp2<C>(score - shift, -rest);
+  } else {
+    return exp<C>(score - shift);
+  }
+}
+
 // Scores of row vector j become weights; inside `clear` every row sees every key.
-template <class T, class F>
+template <bool kLog2, class T, class F>
 TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::Compute>& block,
                                   int j, KeyRange hull, KeyRange clear,
                                   typename F::Compute* weights) {
@@ -44,6 +59,7 @@ TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::
   const C* additive = c.w.additive + j * kN;
   C* tangents = c.s.tangent + j * kN;
   const Vec<C> shift = load(c.s.shift + block.slot + j * kN);
+  const Vec<C> rest = load(c.s.shift_rest + block.slot + j * kN);
   const C exponent = c.exponent;
   Place<C> at = rows_at(c, block.slot + j * kN);
   const bool modified = c.modified(), capped = c.a.softcap > 0;
@@ -57,7 +73,7 @@ TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::
         if (capped) store(tangents + key * width, tangent);
       }
       if constexpr (masked.value) score = visible_or(score, at);
-      store(weights + key * kGradientRows<C>, weight_of<true, F>(score, shift, exponent));
+      store(weights + key * kGradientRows<C>, probability<kLog2, F>(score, shift, rest, exponent));
     }
   };
   if (clear.empty()) clear = {hull.end, hull.end};
@@ -143,7 +159,8 @@ TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F:
   for (int j = 0; j < vectors; ++j) {
     const KeyRange clear =
         whole ? ranges[j] : intersect(c.tile.local(block.lanes[j].every), ranges[j]);
-    weigh_vector(c, block, j, ranges[j], clear, weights + j * kN);
+    c.exponent == 1 ? weigh_vector<true>(c, block, j, ranges[j], clear, weights + j * kN)
+                    : weigh_vector<false>(c, block, j, ranges[j], clear, weights + j * kN);
     if (c.a.dropout.active()) drop_vector(c, block, j, ranges[j], weights + j * kN);
   }
   const Product<F> products = {

@@ -75,9 +75,10 @@ struct FloatBits<double> {
   static constexpr double kSmallest = -1022.0;
 };
 
-// 2^x for x <= 127 (1023); below the smallest normal number it is 0, NaN stays NaN.
-template <class T, class Polynomial = Exp2Polynomial<T>>
-TEGULA_INLINE Vec<T> exp2(Vec<T> x) {
+// 2^(x + tail) for x <= 127 (1023) and a tail far below 1, if there is one; below the
+// smallest normal number it is 0, NaN stays NaN.
+template <class T, class Polynomial = Exp2Polynomial<T>, class... Tail>
+TEGULA_INLINE Vec<T> exp2(Vec<T> x, Tail... tail) {
 #if defined(TEGULA_ISA_AVX512)
   // vreduce gives x - floor(x) (0 for infinities), vscalef multiplies by 2^floor(x). Numbers
   // below normal would slow down whatever multiplies them.
@@ -85,7 +86,7 @@ TEGULA_INLINE Vec<T> exp2(Vec<T> x) {
   if constexpr (sizeof(T) == 4) {
     const Vec<T> fraction =
         reinterpret_cast<Vec<T>>(_mm512_reduce_ps(reinterpret_cast<__m512>(x), kToFloor));
-    const Vec<T> power = polynomial(Polynomial::kTerms, fraction);
+    const Vec<T> power = polynomial(Polynomial::kTerms, (fraction + ... + tail));
     if constexpr (!Polynomial::kFlush) {
       return reinterpret_cast<Vec<T>>(
           _mm512_scalef_ps(reinterpret_cast<__m512>(power), reinterpret_cast<__m512>(x)));
@@ -97,7 +98,7 @@ TEGULA_INLINE Vec<T> exp2(Vec<T> x) {
   } else {
     const Vec<T> fraction =
         reinterpret_cast<Vec<T>>(_mm512_reduce_pd(reinterpret_cast<__m512d>(x), kToFloor));
-    const Vec<T> power = polynomial(Polynomial::kTerms, fraction);
+    const Vec<T> power = polynomial(Polynomial::kTerms, (fraction + ... + tail));
     const __mmask8 normal =
         _mm512_cmp_pd_mask(reinterpret_cast<__m512d>(x), _mm512_set1_pd(-1022.0), _CMP_NLT_UQ);
     return reinterpret_cast<Vec<T>>(_mm512_maskz_scalef_pd(normal, reinterpret_cast<__m512d>(power),
@@ -109,7 +110,7 @@ TEGULA_INLINE Vec<T> exp2(Vec<T> x) {
   const Vec<T> bounded = vanishes ? broadcast(Bits::kSmallest) : x;
   const Vec<T> shifted = (bounded - T(0.5)) + Bits::kRound;
   const Vec<T> whole = shifted - Bits::kRound;
-  const Vec<T> power = polynomial(Polynomial::kTerms, bounded - whole);
+  const Vec<T> power = polynomial(Polynomial::kTerms, ((bounded - whole) + ... + tail));
   // A product, not an addition to the exponent: NaN must stay NaN.
   const Vec<Int<T>> exponent = bits_as<Int<T>>(shifted) - bits_as<Int<T>>(broadcast(Bits::kRound));
   const Vec<T> scale = bits_as<T>((exponent + Bits::kBias) << Bits::kFraction);
@@ -119,6 +120,17 @@ TEGULA_INLINE Vec<T> exp2(Vec<T> x) {
 
 inline constexpr double kLog2E = 1.4426950408889634;
 inline constexpr double kLn2 = 0.6931471805599453;
+
+// e^x, where rounding x log2(e) would show: its error is carried along.
+template <class T>
+TEGULA_INLINE Vec<T> exp(Vec<T> x) {
+  constexpr T kHigh = static_cast<T>(kLog2E);
+  constexpr T kLow = sizeof(T) == 4 ? static_cast<T>(kLog2E - kHigh) : T(2.0355273740931033e-17);
+  const Vec<T> exponent = opaque(x * kHigh);
+  // An infinite x has no error, but inf - inf would be one.
+  const Vec<T> error = kHasFma ? (x * kHigh - exponent) + x * kLow : x * kLow;
+  return exp2<T>(exponent, error);
+}
 
 // tanh(x): 1 - 2e / (1 + e) with e = exp(-2|x|), a series where that would cancel.
 template <class T>
