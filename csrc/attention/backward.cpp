@@ -58,8 +58,7 @@ bool has_short_heads(const AttentionGradArgs& a, const Plan& plan) {
   constexpr int64_t kShort = 256;
   const int64_t bytes = a.batch * (a.heads * a.q_len + a.key_heads * a.k_len) *
                         (a.dim + a.value_dim) * item_size(a.q.dtype);
-  return plan.heads == 1 && !a.lo && a.q_len <= kShort && a.k_len <= kShort &&
-         bytes > kSecondCache;
+  return plan.heads == 1 && !a.lo && a.q_len <= kShort && a.k_len <= kShort && bytes > kSecondCache;
 }
 
 void run_whole(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,

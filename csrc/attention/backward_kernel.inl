@@ -178,8 +178,7 @@ TEGULA_NOINLINE void note_hidden(GradContext<T, F>& c, const Block<typename F::C
 
 // One group of rows against one tile of keys.
 template <class T, class F>
-TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c,
-                                         Group<typename F::Compute>& group) {
+TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c, Group<typename F::Compute>& group) {
   using C = typename F::Compute;
   bool seen = false;
   group.mixed = false;
@@ -207,8 +206,7 @@ TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c,
   const KeySum<C> sums[] = {
       {c.s.weights, c.s.grad_rows + group.slot * value_stride, value_stride,
        c.s.dv + c.tile_key() * value_stride},
-      {c.s.slopes, c.s.query_rows + group.slot * stride, stride,
-       c.s.dk + c.tile_key() * stride}};
+      {c.s.slopes, c.s.query_rows + group.slot * stride, stride, c.s.dk + c.tile_key() * stride}};
   for (const KeySum<C>& sum : sums) {
     group.mixed && !group.finite ? add_keys_carefully(c, columns, sum) : add_keys(c, columns, sum);
   }
@@ -277,8 +275,8 @@ TEGULA_NOINLINE void write_chunk(GradContext<T, F>& c) {
   const AttentionGradArgs& g = c.g;
   const int64_t key_head = c.task.first_head / (g.heads / g.key_heads);
   const auto write = [&](const View& view, const auto* sums, int64_t stride, double factor) {
-    T* to = view.at<T>(c.batch_offset(view) + key_head * view.step(2) +
-                       c.chunk_begin * view.step(1));
+    T* to =
+        view.at<T>(c.batch_offset(view) + key_head * view.step(2) + c.chunk_begin * view.step(1));
     for (int64_t key = 0; key < c.chunk_count; ++key) {
       write_row(sums + (c.chunk_place + key) * stride, static_cast<typename F::Compute>(factor),
                 view.size(0), to + key * view.step(1), view.step(0));
@@ -319,8 +317,7 @@ TEGULA_NOINLINE void note_deltas(GradContext<T, F>& c, int first, int end) {
 // ---- a unit by one task ----
 
 template <class T, class F>
-void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& task,
-                             void* memory) {
+void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& task, void* memory) {
   GradContext<T, F> c(g, task, memory, nullptr);
   c.begin();
   if (task.next_head >= 0) {

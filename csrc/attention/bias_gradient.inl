@@ -65,21 +65,20 @@ TEGULA_NOINLINE void add_slopes(const AttentionGradArgs& g, const AttentionTask&
 }
 
 template <class B, class C>
-TEGULA_NOINLINE void write_bias(const View& dbias, int64_t offset, const C* sums,
-                                int64_t count, int64_t dbias_step) {
+TEGULA_NOINLINE void write_bias(const View& dbias, int64_t offset, const C* sums, int64_t count,
+                                int64_t dbias_step) {
   B* to = dbias.at<B>(offset);
   for (int64_t i = 0; i < count; ++i) store_one<C>(to + i * dbias_step, sums[i]);
 }
 
 // `count` entries of dbias, dbias_step apart.
 template <class C>
-TEGULA_INLINE void store_bias(const View& dbias, int64_t offset, const C* sums,
-                              int64_t count, int64_t dbias_step) {
+TEGULA_INLINE void store_bias(const View& dbias, int64_t offset, const C* sums, int64_t count,
+                              int64_t dbias_step) {
   switch (dbias.dtype) {
     case DType::kFloat64: return write_bias<double>(dbias, offset, sums, count, dbias_step);
     case DType::kFloat16: return write_bias<Half>(dbias, offset, sums, count, dbias_step);
-    case DType::kBFloat16:
-      return write_bias<BFloat16>(dbias, offset, sums, count, dbias_step);
+    case DType::kBFloat16: return write_bias<BFloat16>(dbias, offset, sums, count, dbias_step);
     default: return write_bias<float>(dbias, offset, sums, count, dbias_step);
   }
 }

@@ -220,14 +220,13 @@ struct GradContext : Context<T, F> {
       const T* v = this->value_base + (chunk_begin + key) * a.v.step(1);
       pack_row<F>(v, a.v.step(0), a.value_dim, C(1),
                   s.value_units_of_keys + (chunk_place + key) * s.packed_value_units);
-      pack_row<F>(k, a.k.step(0), a.dim, C(1),
-                  s.key_units + (chunk_place + key) * w.packed_units);
+      pack_row<F>(k, a.k.step(0), a.dim, C(1), s.key_units + (chunk_place + key) * w.packed_units);
     }
     for (int32_t begin = 0; begin < chunk_count; begin += kGradientTile) {
       const T* k = this->key_base + (chunk_begin + begin) * a.k.step(1);
       s.tile_finite[(chunk_place + begin) / kGradientTile] =
-          copy_rows(k, a.k.step(1), a.k.step(0), smaller(kGradientTile, chunk_count - begin),
-                    a.dim, s.key_rows + (chunk_place + begin) * s.dim_stride);
+          copy_rows(k, a.k.step(1), a.k.step(0), smaller(kGradientTile, chunk_count - begin), a.dim,
+                    s.key_rows + (chunk_place + begin) * s.dim_stride);
     }
     fill(s.dk + chunk_place * s.dim_stride, kGradientKeys * s.dim_stride, C(0));
     fill(s.dv + chunk_place * s.value_stride, kGradientKeys * s.value_stride, C(0));
