@@ -1,8 +1,10 @@
 #include "backward.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
-#include <utility>
+#include <deque>
+#include <thread>
 #include <vector>
 
 #include "../base/arena.h"
@@ -32,7 +34,7 @@ Plan make_plan(const AttentionGradArgs& a, const AttentionGradKernels& kernels, 
   plan.row_chunks = parts(plan.rows, kernels.row_chunk);
   // Units stay whole as long as that keeps nine threads in ten at work.
   const bool balanced = 10 * plan.units >= 9 * parts(plan.units, threads) * threads;
-  plan.share = !balanced && plan.row_chunks + plan.key_chunks > 2;
+  plan.share = !balanced && plan.row_chunks * plan.key_chunks > 1;
   return plan;
 }
 
@@ -74,35 +76,93 @@ void run_whole(const AttentionGradArgs& a, const AttentionGradKernels& kernel, c
   });
 }
 
-// Many tasks a unit: its rows and keys are packed side by side, then the cells follow,
-// diagonal by diagonal.
+// Which cells of a unit have been added up. That of row chunk r and key chunk k follows those
+// left of it (r, k - 1) and above it (r - 1, k), so that sums keep their order.
+class Progress {
+ public:
+  Progress(int64_t row_chunks, int64_t key_chunks)
+      : rows_(static_cast<size_t>(row_chunks)), keys_(static_cast<size_t>(key_chunks)) {}
+
+  void wait(int64_t row_chunk, int64_t key_chunk) {
+    const auto& row = rows_[static_cast<size_t>(row_chunk)];
+    const auto& key = keys_[static_cast<size_t>(key_chunk)];
+    while (row.load(std::memory_order_acquire) < key_chunk ||
+           key.load(std::memory_order_acquire) < row_chunk) {
+      std::this_thread::yield();
+    }
+  }
+  void finish(int64_t row_chunk, int64_t key_chunk) {
+    rows_[static_cast<size_t>(row_chunk)].fetch_add(1, std::memory_order_release);
+    keys_[static_cast<size_t>(key_chunk)].fetch_add(1, std::memory_order_release);
+  }
+
+ private:
+  std::vector<std::atomic<int64_t>> rows_, keys_;  // cells added of each row and key chunk
+};
+
+struct Cell {
+  int64_t row_chunk, key_chunk;
+};
+
+// Diagonal by diagonal: whoever takes cells in this order waits for cells already taken.
+std::vector<Cell> cells_in_order(const Plan& plan) {
+  std::vector<Cell> cells;
+  cells.reserve(static_cast<size_t>(plan.row_chunks * plan.key_chunks));
+  for (int64_t diagonal = 0; diagonal < plan.row_chunks + plan.key_chunks - 1; ++diagonal) {
+    const int64_t first = std::max<int64_t>(0, diagonal - plan.key_chunks + 1);
+    const int64_t last = std::min(diagonal, plan.row_chunks - 1);
+    for (int64_t row = first; row <= last; ++row) cells.push_back({row, diagonal - row});
+  }
+  return cells;
+}
+
+// Many tasks a unit: its rows and keys are packed side by side, then its cells follow.
 void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,
                 int threads) {
   const GradBytes bytes = kernel.shared_bytes(a, plan.rows);
   Arena memory;
   char* units = memory.reserve(bytes.unit * static_cast<size_t>(plan.units));
-  // `count` tasks a unit; place(i) gives the chunks of the i-th.
-  const auto run = [&](GradStep step, int64_t count, auto&& place) {
-    run_tasks(plan.units * count, threads, bytes.task, [&](int64_t index, void* scratch) {
-      const int64_t unit = index % plan.units;
-      const auto [row_chunk, key_chunk] = place(index / plan.units);
-      kernel.step(a, unit_task(a, plan, unit), step, row_chunk, key_chunk,
-                  units + bytes.unit * static_cast<size_t>(unit), scratch);
+  const auto step = [&](GradStep what, int64_t unit, Cell cell, void* scratch) {
+    kernel.step(a, unit_task(a, plan, unit), what, cell.row_chunk, cell.key_chunk,
+                units + bytes.unit * static_cast<size_t>(unit), scratch);
+  };
+  const int64_t parts_of_unit = plan.row_chunks + plan.key_chunks;
+  const auto run_parts = [&](GradStep of_rows, GradStep of_keys) {
+    run_tasks(plan.units * parts_of_unit, threads, bytes.task, [&](int64_t index, void* scratch) {
+      const int64_t unit = index / parts_of_unit, part = index % parts_of_unit;
+      if (part < plan.row_chunks) {
+        step(of_rows, unit, {part, -1}, scratch);
+      } else {
+        step(of_keys, unit, {-1, part - plan.row_chunks}, scratch);
+      }
     });
   };
-  const auto rows_only = [](int64_t i) { return std::pair{i, int64_t{-1}}; };
-  const auto keys_only = [](int64_t i) { return std::pair{int64_t{-1}, i}; };
-  run(GradStep::kReadRows, 1, keys_only);
-  run(GradStep::kPackRows, plan.row_chunks, rows_only);
-  run(GradStep::kPackKeys, plan.key_chunks, keys_only);
-  for (int64_t diagonal = 0; diagonal < plan.row_chunks + plan.key_chunks - 1; ++diagonal) {
-    const int64_t first = std::max<int64_t>(0, diagonal - plan.key_chunks + 1);
-    const int64_t last = std::min(diagonal, plan.row_chunks - 1);
-    run(GradStep::kCell, last - first + 1,
-        [&](int64_t i) { return std::pair{first + i, diagonal - first - i}; });
+  run_tasks(plan.units, threads, bytes.task, [&](int64_t unit, void* scratch) {
+    step(GradStep::kReadRows, unit, {-1, -1}, scratch);
+  });
+  run_parts(GradStep::kPackRows, GradStep::kPackKeys);
+
+  const std::vector<Cell> cells = cells_in_order(plan);
+  std::deque<Progress> progress;
+  for (int64_t unit = 0; unit < plan.units; ++unit) {
+    progress.emplace_back(plan.row_chunks, plan.key_chunks);
   }
-  run(GradStep::kWriteRows, plan.row_chunks, rows_only);
-  run(GradStep::kWriteKeys, plan.key_chunks, keys_only);
+  const int64_t count = plan.units * static_cast<int64_t>(cells.size());
+  parallel_for(count, threads, [&](int64_t index) {
+    const Cell cell = cells[static_cast<size_t>(index / plan.units)];
+    const int64_t unit = index % plan.units;
+    Progress& done = progress[static_cast<size_t>(unit)];
+    struct Mark {  // also when memory runs out: others may be waiting
+      Progress& done;
+      Cell cell;
+      ~Mark() { done.finish(cell.row_chunk, cell.key_chunk); }
+    } mark{done, cell};
+    void* scratch = thread_arena().reserve(bytes.task);
+    step(GradStep::kCell, unit, cell, scratch);
+    done.wait(cell.row_chunk, cell.key_chunk);
+    step(GradStep::kFold, unit, cell, scratch);
+  });
+  run_parts(GradStep::kWriteRows, GradStep::kWriteKeys);
 }
 
 bool repeats(const View& view, int axis) { return view.shape[axis] > 1 && view.stride[axis] == 0; }

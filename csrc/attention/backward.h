@@ -14,9 +14,8 @@
 // and value gradients are summed over the query heads that share a key/value head.
 //
 // The same bits for any number of threads: a unit (batch entry, key/value head) is cut into
-// cells of kGradientKeys keys and row_chunk rows. dq adds up its cells by key, dk and dv by
-// row, whoever computes them: one task all of a unit, or many tasks those of one diagonal
-// after the other, of which no two share rows or keys.
+// cells of kGradientKeys keys and row_chunk rows, each with sums of its own. dq adds up its
+// cells by key, dk and dv by row, whoever computed them: one task all of a unit, or many.
 //
 // Cost per visible pair: 3 D + 2 Dv multiply-adds.
 #pragma once
@@ -41,7 +40,8 @@ enum class GradStep {
   kReadRows,   // once, before all others
   kPackRows,   // of a row chunk
   kPackKeys,   // of a key chunk
-  kCell,       // of both; the cells to the left and above are done
+  kCell,       // of both: its own sums, in the task's memory
+  kFold,       // adds them to the unit's; the cells to the left and above have been added
   kWriteRows,  // dq of a row chunk
   kWriteKeys   // dk and dv of a key chunk
 };

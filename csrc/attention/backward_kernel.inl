@@ -11,8 +11,8 @@
 //           dv <- dv + weights^T grad_out,  dk <- dk + slopes^T q
 //
 // The group holds the weights of several blocks, so that sums over rows are long enough to
-// pay for loading and storing what they add to. dq takes in its tiles by key, dk and dv their
-// groups by row: two cells that share neither rows nor keys may be computed at once.
+// pay for loading and storing what they add to. A cell has sums of its own, which are added to
+// those of the unit afterwards: cells may be computed at once, and are added up in order.
 #pragma once
 
 #include "gradient_weights.inl"
@@ -33,7 +33,7 @@ TEGULA_INLINE void add_query_panel(GradContext<T, F>& c, const Block<typename F:
   gradient_tile<SumFormat<F>, kRows, kVectors>(
       c.s.slopes + range.begin * kGradientRows<C> + column + row, kGradientRows<C>, 1,
       keys + range.begin * stride + d, stride, range.end - range.begin,
-      c.s.dq + (block.slot + row) * stride + d, stride);
+      c.dq_sum + (block.slot + row) * stride + d, stride);
 }
 
 // A key that some row must not meet holds NaN or infinity: row by row, with a copy of the
@@ -205,8 +205,8 @@ TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c, Group<typename F:
   const int64_t stride = c.s.dim_stride, value_stride = c.s.value_stride;
   const KeySum<C> sums[] = {
       {c.s.weights, c.s.grad_rows + group.slot * value_stride, value_stride,
-       c.s.dv + c.tile_key() * value_stride},
-      {c.s.slopes, c.s.query_rows + group.slot * stride, stride, c.s.dk + c.tile_key() * stride}};
+       c.dv_sum + c.tile_key() * value_stride},
+      {c.s.slopes, c.s.query_rows + group.slot * stride, stride, c.dk_sum + c.tile_key() * stride}};
   for (const KeySum<C>& sum : sums) {
     group.mixed && !group.finite ? add_keys_carefully(c, columns, sum) : add_keys(c, columns, sum);
   }
@@ -229,32 +229,77 @@ TEGULA_INLINE Group<typename F::Compute> group_from(GradContext<T, F>& c, int fi
   return group;
 }
 
-// Blocks [first, end) of one row chunk against the chunk of keys, of which packed(b) makes
-// sure that a block's rows stand ready.
-template <class T, class F, class Packed>
-TEGULA_INLINE void differentiate_cell(GradContext<T, F>& c, int first, int end, Packed&& packed) {
-  // Blocks that see nothing of the chunk only separate others; those at the ends drop out.
-  while (first < end && !c.sees_chunk(c.w.blocks[first])) ++first;
-  while (end > first && !c.sees_chunk(c.w.blocks[end - 1])) --end;
-  for (int b = first; b < end; ++b) packed(b);
-  while (first < end) {
-    Group<typename F::Compute> group = group_from(c, first, end);
+template <class C>
+TEGULA_INLINE void add(C* total, const C* part, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes<C>) store(total + i, load(total + i) + load(part + i));
+}
+
+// The blocks of a cell that see some of its keys lie between these two.
+struct BlockRange {
+  int first, end;
+};
+
+// Blocks that see nothing of the chunk only separate others; those at the ends drop out.
+template <class T, class F>
+TEGULA_INLINE BlockRange seen_blocks(GradContext<T, F>& c, BlockRange range) {
+  while (range.first < range.end && !c.sees_chunk(c.w.blocks[range.first])) ++range.first;
+  while (range.end > range.first && !c.sees_chunk(c.w.blocks[range.end - 1])) --range.end;
+  return range;
+}
+
+// Blocks of one row chunk, packed, against the chunk of keys. The sums begin with zeros,
+// except where this is the only cell that adds to them.
+template <class T, class F>
+TEGULA_NOINLINE void differentiate_cell(GradContext<T, F>& c, BlockRange range) {
+  if (range.first == range.end) return;
+  const auto& s = c.s;
+  const int64_t slot = c.w.blocks[range.first].slot;
+  c.dq_sum = s.dq, c.dk_sum = s.dk, c.dv_sum = s.dv;
+  if (!c.only_keys) {
+    const auto& last = c.w.blocks[range.end - 1];
+    fill(s.dq_cell, (last.slot + last.width() - slot) * s.dim_stride, typename F::Compute(0));
+    c.dq_sum = s.dq_cell - slot * s.dim_stride;
+  }
+  if (!c.only_rows) {
+    fill(s.dk_cell, kGradientKeys * s.dim_stride, typename F::Compute(0));
+    fill(s.dv_cell, kGradientKeys * s.value_stride, typename F::Compute(0));
+    c.dk_sum = s.dk_cell - c.chunk_place * s.dim_stride;
+    c.dv_sum = s.dv_cell - c.chunk_place * s.value_stride;
+  }
+  while (range.first < range.end) {
+    Group<typename F::Compute> group = group_from(c, range.first, range.end);
     for (int32_t begin = 0; begin < c.chunk_count; begin += kGradientTile) {
       c.enter_chunk_tile(begin);
       differentiate_group(c, group);
     }
-    first += group.blocks;
+    range.first += group.blocks;
   }
 }
 
-// One past the last block of the row chunk in which block `first` lies.
+// Adds the cell's sums to those of the unit.
 template <class T, class F>
-TEGULA_INLINE int end_of_row_chunk(GradContext<T, F>& c, int first) {
+TEGULA_NOINLINE void fold_cell(GradContext<T, F>& c, BlockRange range) {
+  if (range.first == range.end) return;
+  const auto& s = c.s;
+  if (!c.only_keys) {
+    const auto &first = c.w.blocks[range.first], &last = c.w.blocks[range.end - 1];
+    add(s.dq + first.slot * s.dim_stride, s.dq_cell,
+        (last.slot + last.width() - first.slot) * s.dim_stride);
+  }
+  if (!c.only_rows) {
+    add(s.dk + c.chunk_place * s.dim_stride, s.dk_cell, kGradientKeys * s.dim_stride);
+    add(s.dv + c.chunk_place * s.value_stride, s.dv_cell, kGradientKeys * s.value_stride);
+  }
+}
+
+// The row chunk that begins with block `first`.
+template <class T, class F>
+TEGULA_INLINE BlockRange row_chunk_from(GradContext<T, F>& c, int first) {
   constexpr int kRows = kRowChunk<typename F::Compute>;
   const int64_t chunk = c.unit_row(c.w.blocks[first]) / kRows;
   int end = first;
   while (end < c.block_count && c.unit_row(c.w.blocks[end]) / kRows == chunk) ++end;
-  return end;
+  return {first, end};
 }
 
 // ---- results ----
@@ -332,10 +377,12 @@ void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& ta
   for (int64_t chunk = 0; chunk * kGradientKeys < g.k_len; ++chunk) {
     c.enter_chunk(chunk);
     c.pack_chunk();
-    for (int first = 0; first < c.block_count;) {
-      const int end = end_of_row_chunk(c, first);
-      differentiate_cell(c, first, end, pack);
-      first = end;
+    for (BlockRange rows{0, 0}; rows.end < c.block_count;) {
+      rows = row_chunk_from(c, rows.end);
+      const BlockRange seen = seen_blocks(c, rows);
+      for (int b = seen.first; b < seen.end; ++b) pack(b);
+      differentiate_cell(c, seen);
+      fold_cell(c, seen);
     }
     write_chunk(c);
   }
@@ -358,23 +405,24 @@ void attention_backward_step(const AttentionGradArgs& g, const AttentionTask& ta
   if (step == GradStep::kReadRows) return c.begin();
   c.join();
   if (key_chunk >= 0) c.enter_chunk(key_chunk);
-  int first = 0, end = 0;
+  BlockRange rows{0, 0};
   if (row_chunk >= 0) {
-    // Blocks are never longer than this, and often exactly so long.
+    int first = 0;
     while (first < c.block_count && c.unit_row(c.w.blocks[first]) < row_chunk * kRowChunk<C>) {
       ++first;
     }
-    end = first < c.block_count ? end_of_row_chunk(c, first) : first;
+    if (first < c.block_count) rows = row_chunk_from(c, first);
   }
   switch (step) {
     case GradStep::kReadRows: break;
     case GradStep::kPackRows:
-      for (int b = first; b < end; ++b) c.pack_rows(b);
-      if (g.delta != nullptr) note_deltas(c, first, end);
+      for (int b = rows.first; b < rows.end; ++b) c.pack_rows(b);
+      if (g.delta != nullptr) note_deltas(c, rows.first, rows.end);
       break;
     case GradStep::kPackKeys: c.pack_chunk(); break;
-    case GradStep::kCell: differentiate_cell(c, first, end, [](int) {}); break;
-    case GradStep::kWriteRows: write_queries(c, first, end); break;
+    case GradStep::kCell: differentiate_cell(c, seen_blocks(c, rows)); break;
+    case GradStep::kFold: fold_cell(c, seen_blocks(c, rows)); break;
+    case GradStep::kWriteRows: write_queries(c, rows.first, rows.end); break;
     case GradStep::kWriteKeys: write_chunk(c); break;
   }
 }
@@ -386,7 +434,7 @@ size_t gradient_unit_bytes(const AttentionGradArgs& a, int64_t rows) {
   w.next = s.next;
   w.take_tile(Pass::kBackward);
   s.next = w.next;
-  s.take_tile(a);
+  s.take_cell(a);
   return reinterpret_cast<size_t>(s.next);
 }
 
@@ -400,7 +448,7 @@ GradBytes gradient_shared_bytes(const AttentionGradArgs& a, int64_t rows) {
   tile.next = nullptr;
   tile.take_tile(Pass::kBackward);
   s.next = tile.next;
-  s.take_tile(a);
+  s.take_cell(a);
   return {unit, reinterpret_cast<size_t>(s.next)};
 }
 

@@ -19,7 +19,7 @@ static_assert(kGradientKeys % kGradientTile == 0 && kGradientTile % kGroupRows =
 template <class F>
 using SumFormat = PlainFormat<typename F::Compute>;
 
-// Memory of a unit, which tasks may share, and of the tile in work.
+// Memory of a unit, which tasks may share, and of the cell in work.
 template <class F>
 struct GradWorkspace {
   using C = typename F::Compute;
@@ -47,6 +47,8 @@ struct GradWorkspace {
   Unit *key_units, *value_units_of_keys;
   C *key_rows, *dk, *dv;
   bool* tile_finite;  // per tile: its key_rows hold finite numbers only
+  // Of the cell in work, where it is not the only one of its keys or rows.
+  C *dq_cell, *dk_cell, *dv_cell;
   // Per key of the tile and row of the group, [key][kGradientRows].
   C *weights, *slopes;  // P with dropout, dS
   uint8_t* hidden;
@@ -82,7 +84,9 @@ struct GradWorkspace {
     tile_finite = take<bool>(keys / kGradientTile);
   }
 
-  TEGULA_INLINE void take_tile(const AttentionGradArgs& a) {
+  TEGULA_INLINE void take_cell(const AttentionGradArgs& a) {
+    dq_cell = take<C>(Workspace<F>::slots_of(kRowChunk<C>) * dim_stride);
+    dk_cell = take<C>(kGradientKeys * dim_stride), dv_cell = take<C>(kGradientKeys * value_stride);
     weights = take<C>(kGradientTile * kGradientRows<C>);
     slopes = take<C>(kGradientTile * kGradientRows<C>);
     hidden = take<uint8_t>(kGradientTile * kGradientRows<C>);
@@ -107,18 +111,23 @@ struct GradContext : Context<T, F> {
   int32_t chunk_begin = 0, chunk_count = 0;
   int64_t chunk_place = 0;
   bool all_keys;  // the arrays hold the keys of the unit
+  // What the cell adds to, as if it held all rows and keys.
+  bool only_keys, only_rows;  // the unit has one key chunk, one row chunk
+  C *dq_sum = nullptr, *dk_sum = nullptr, *dv_sum = nullptr;
 
-  // The unit's memory is followed by the tile's, unless that has a place of its own.
+  // The unit's memory is followed by the cell's, unless that has a place of its own.
   TEGULA_INLINE GradContext(const AttentionGradArgs& args, const AttentionTask& t, void* memory,
-                            void* tile_memory)
+                            void* cell_memory)
       : Context<T, F>(args, t, Pass::kBackward, memory),
         g(args),
-        s(args, w, tile_memory == nullptr ? kGradientKeys : round_up(args.k_len, kGradientKeys)),
-        all_keys(tile_memory != nullptr) {
-    w.next = tile_memory == nullptr ? s.next : static_cast<char*>(tile_memory);
+        s(args, w, cell_memory == nullptr ? kGradientKeys : round_up(args.k_len, kGradientKeys)),
+        all_keys(cell_memory != nullptr),
+        only_keys(args.k_len <= kGradientKeys),
+        only_rows(t.row_end - t.row_begin <= kRowChunk<C>) {
+    w.next = cell_memory == nullptr ? s.next : static_cast<char*>(cell_memory);
     w.take_tile(Pass::kBackward);
     s.next = w.next;
-    s.take_tile(args);
+    s.take_cell(args);
   }
 
   // Reads the rows: what they see, not yet what they hold.

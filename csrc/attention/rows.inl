@@ -27,7 +27,7 @@ inline constexpr int kCutRows = kLanes<C> / 2 > kFewRows ? kLanes<C> / 2 : kFewR
 // Rows that the backward pass may give to a task of their own: none of its blocks lies across
 // a multiple of it.
 template <class C>
-inline constexpr int kRowChunk = 4 * kBlockRows<C>;
+inline constexpr int kRowChunk = 8 * kBlockRows<C>;
 
 static_assert(kKeyChunk % 256 == 0 && 128 % kKeyQuad == 0);
 
@@ -114,14 +114,21 @@ struct Workspace {
     return taken;
   }
 
+  // Blocks of so many rows at most, and rows with those that fill the blocks' last vectors.
+  TEGULA_INLINE static int64_t block_limit_of(int64_t rows) {
+    return rows / smaller(kCutRows<C>, kBlockRows<C>) + rows / kRowChunk<C> + 2;
+  }
+  TEGULA_INLINE static int64_t slots_of(int64_t rows) {
+    return round_up(rows, kLanes<C>) + block_limit_of(rows) * kLanes<C>;
+  }
+
   TEGULA_INLINE Workspace(const AttentionArgs& a, int64_t task_rows, Pass pass, void* memory)
       : next(static_cast<char*>(memory)) {
     units = (a.dim + F::kUnitValues - 1) / F::kUnitValues;
     packed_units = round_up(units, kLanes<Unit>);
     value_stride = round_up(a.value_dim, kLanes<C>);
-    const int64_t block_limit =
-        task_rows / smaller(kCutRows<C>, kBlockRows<C>) + task_rows / kRowChunk<C> + 2;
-    rows = round_up(task_rows, kLanes<C>) + block_limit * kLanes<C>;
+    const int64_t block_limit = block_limit_of(task_rows);
+    rows = slots_of(task_rows);
 
     blocks = take<Block<C>>(block_limit);
     queries = take<Unit>(rows * packed_units);
