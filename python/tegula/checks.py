@@ -31,7 +31,7 @@ def real(value: Any, name: str) -> float:
         result = float(value)
     except OverflowError:
         result = math.inf
-    if not math.isfinite(result):
+    if not -math.inf < result < math.inf:  # isfinite() takes no number that a compiler keeps open
         raise ValueError(f"{name} must be finite, got {result}")
     return result
 

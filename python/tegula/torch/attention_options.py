@@ -14,6 +14,7 @@ from ..masks import Mask
 from ..masks._torch import as_mask
 from ..runtime import checked_threads
 from .attention_checks import check_broadcasts, dtype_name, shape_text, sizes
+from .library import check_plain
 
 Options = tuple[Any, ...]
 
@@ -130,10 +131,12 @@ def _per_head(values: Any, name: str, heads: int, device: torch.device) -> Tenso
 
 
 def check_kinds(**named: Any) -> None:
-    """TypeError for the first argument that is no tensor."""
+    """TypeError for the first argument that is no tensor, or one whose own class takes no operators."""
     for name, value in named.items():
         if not isinstance(value, Tensor):
             refuse_kind(name, value, next((n for n, x in named.items() if isinstance(x, Tensor)), None))
+        if value.is_nested:
+            check_plain(value, name)
 
 
 def refuse_kind(name: str, value: Any, other: str | None = "q") -> NoReturn:
