@@ -1,4 +1,4 @@
-"""Attention cases: full and masked forward, padded batches, decoding against a cache."""
+"""Attention cases: full and masked, forward and backward, padded batches, decoding against a cache."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ Mask = str | tuple[str, int]  # "full", "causal", or ("sliding", size)
 def flops(pairs: float, d: int, dv: int) -> float:
     """Two products with `pairs` visible (query, key) pairs: scores over d, outputs over dv."""
     return 2.0 * pairs * (d + dv)
+
+
+def gradient_flops(pairs: float, d: int, dv: int) -> float:
+    """Five products: scores and weights' gradients again, then dq, dk and dv."""
+    return 2.0 * pairs * (3 * d + 2 * dv)
 
 
 def visible_keys(mask: Mask, q: np.ndarray, k_len: int) -> np.ndarray:
@@ -43,6 +48,13 @@ def mask_object(tg: Any, mask: Mask) -> Any:
     if mask == "full":
         return None
     return tg.masks.causal() if mask == "causal" else tg.masks.sliding(int(mask[1]))
+
+
+def mask_name(mask: Mask) -> str:
+    """What stands behind the sizes in the name of a case."""
+    if isinstance(mask, tuple):
+        return f" causal window {mask[1]}"
+    return "" if mask == "full" else f" {mask}"
 
 
 def smaller(shape: Shape) -> Shape:
@@ -72,10 +84,7 @@ class Attention:
 
     @property
     def name(self) -> str:
-        mask = "" if self.mask == "full" else f" {self.mask}"
-        if isinstance(self.mask, tuple):
-            mask = f" causal window {self.mask[1]}"
-        return sizes(self.shape) + mask
+        return sizes(self.shape) + mask_name(self.mask)
 
     def tiny(self) -> Attention:
         return replace(self, shape=smaller(self.shape), target=None)
@@ -106,6 +115,49 @@ class Attention:
             contenders += peer.attention(problem)
         check = oracle.attention_check(q, k, v, lambda b, h, rows: visible_keys(self.mask, rows, length))
         return Job(contenders, check, "flop", context.ceilings.compute_kind(self.dtype), self.short)
+
+
+@dataclass(frozen=True)
+class AttentionBackward:
+    """Gradients of self-attention (B, H, L, D), from the result and log-sum-exp of a forward pass."""
+
+    shape: Shape
+    dtype: str = "float32"
+    mask: Mask = "full"
+    target: Target | None = None
+    threads: int | None = None
+    against_one_thread: bool = False  # ratios refer to the same call on one thread
+
+    @property
+    def name(self) -> str:
+        return "backward " + sizes(self.shape) + mask_name(self.mask)
+
+    def tiny(self) -> AttentionBackward:
+        return replace(self, shape=smaller(self.shape), target=None)
+
+    def prepare(self, context: Context) -> Job:
+        tg, threads = context.tg, self.threads or context.threads
+        batch, heads, length, d = self.shape
+        q, k, v, grad_out = (context.normal(self.shape, self.dtype) for _ in range(4))
+        grads = tuple(context.poisoned(self.shape, self.dtype) for _ in range(3))
+        mask = mask_object(tg, self.mask)
+        out, lse = tg.attention(q, k, v, mask=mask, threads=threads, return_lse=True)
+        work = gradient_flops(batch * heads * visible_pairs(self.mask, length), d, d)
+
+        def ours() -> Any:
+            return tg.attention_backward(grad_out, q, k, v, out, lse, mask=mask, threads=threads, grads=grads)
+
+        def one_thread() -> Any:
+            return tg.attention_backward(grad_out, q, k, v, out, lse, mask=mask, threads=1, grads=grads)
+
+        contenders = [Contender("grads=", OURS, ours, np.stack, work)]
+        if self.against_one_thread:
+            contenders.append(Contender("one thread", "one thread", one_thread, np.stack, work))
+        problem = AttentionProblem(q, k, v, work, causal=self.mask == "causal")
+        for peer in context.peers:
+            contenders += peer.attention_backward(problem, grad_out)
+        check = oracle.gradient_check(grad_out, q, k, v, lambda rows: visible_keys(self.mask, rows, length))
+        return Job(contenders, check, "flop", context.ceilings.compute_kind(self.dtype))
 
 
 def random_lengths(batch: int, length: int, fill: float, rng: np.random.Generator) -> np.ndarray:

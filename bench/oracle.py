@@ -11,13 +11,14 @@ that nobody avoids come on top: of the result, of the scores, and of a sum over 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from job import Check, eps
 
 ROWS = 48  # per sampled head
+BLOCK = 512  # rows whose scores are held at once
 
 # (batch, head, rows) -> bool (rows, Lk), True where the query may see the key
 Visible = Callable[[int, int, np.ndarray], np.ndarray]
@@ -102,6 +103,71 @@ def attention_check(
     return check
 
 
+def plain_gradients(
+    head: Sequence[np.ndarray],
+    visible: Callable[[np.ndarray], np.ndarray],
+    sample: np.ndarray,
+    storage: np.dtype[Any] | None = None,
+) -> np.ndarray:
+    """Gradients of some rows of one head: grad_out, q, k, v (L, D) each -> dq, dk, dv (3, S, D) float64.
+
+    `visible` turns query numbers (R,) into bool (R, L); `sample` (S,) are the rows. With `storage`, as a
+    plain kernel of that type computes them: float32 arithmetic; weights, their gradients and results rounded.
+    """
+    real = np.float64 if storage is None else np.float32
+
+    def stored(a: np.ndarray) -> np.ndarray:
+        return a if storage is None else a.astype(storage).astype(real)
+
+    grad_out, q, k, v = (np.asarray(a).astype(real) for a in head)
+    scale = real(1 / math.sqrt(q.shape[-1]))
+    dq, dk, dv = (np.zeros((len(sample), a.shape[-1]), real) for a in (q, k, v))
+    for start in range(0, len(q), BLOCK):  # nobody holds (L, L) numbers
+        rows = np.arange(start, min(start + BLOCK, len(q)))
+        scores = np.where(visible(rows), scaled_scores(q[rows], k), -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        delta = (grad_out[rows] * stored(weights @ v)).sum(axis=-1, keepdims=True)
+        of_scores = stored(weights * (grad_out[rows] @ v.T - delta))
+        dk += of_scores[:, sample].T @ q[rows] * scale
+        dv += stored(weights[:, sample]).T @ grad_out[rows]
+        mine = np.isin(sample, rows)
+        dq[mine] = of_scores[sample[mine] - start] @ k * scale
+    return np.stack([stored(a) for a in (dq, dk, dv)]).astype(np.float64)
+
+
+def gradient_check(
+    grad_out: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: Callable[[np.ndarray], np.ndarray]
+) -> Callable[[np.ndarray], Check]:
+    """A check for dq, dk and dv in one array (3, B, H, L, D), of inputs (B, H, L, D)."""
+    batch, heads, length, _ = q.shape
+    rng = np.random.default_rng(7)
+    picked, tolerance = [], np.zeros(3)
+    corners = {(0, 0), (batch // 2, heads // 2), (batch - 1, heads - 1)}
+    for b, h in sorted(corners):
+        sample = sampled(length, ROWS, rng)
+        head = [a[b, h] for a in (grad_out, q, k, v)]
+        exact = plain_gradients(head, visible, sample)
+        twin = plain_gradients(head, visible, sample, storage=q.dtype)
+        picked.append((b, h, sample, exact))
+        steps = math.sqrt(length)  # of float32, a random walk
+        rounding = eps(q.dtype) / 2 + eps(np.dtype(np.float32)) * steps
+        allowed = 2 * np.abs(twin - exact).max(axis=(1, 2)) + rounding * np.abs(exact).max(axis=(1, 2))
+        tolerance = np.maximum(tolerance, allowed)
+
+    def check(grads: np.ndarray) -> Check:
+        """The error of each gradient in units of what is right for it."""
+        if not all_written(grads, None):
+            return Check(math.nan, 1.0)
+        error = 0.0
+        for b, h, sample, exact in picked:
+            away = np.abs(grads[:, b, h, sample].astype(np.float64) - exact).max(axis=(1, 2))
+            error = max(error, float((away / tolerance).max()))
+        return Check(error, 1.0)
+
+    return check
+
+
 def all_written(out: np.ndarray, lengths: np.ndarray | None) -> bool:
     """Outputs are NaN before the call, so a NaN is an element that nobody computed."""
     if lengths is None:
@@ -133,6 +199,27 @@ def embedding_check(ids: np.ndarray, weight: np.ndarray, scale: float) -> Callab
         if not all_written(out, None):
             return Check(math.nan, tolerance)
         return Check(float(np.abs(out[b, i].astype(np.float64) - exact).max()), tolerance)
+
+    return check
+
+
+def embedding_gradient_check(ids: np.ndarray, grad: np.ndarray, rows: int) -> Callable[[np.ndarray], Check]:
+    """A check for the table's gradient (rows, D) of ids (B, L) and grad (B, L, D)."""
+    sample = sampled(rows, 512, np.random.default_rng(7))
+    flat, places = grad.reshape(-1, grad.shape[-1]), ids.ravel()
+    exact = np.zeros((len(sample), grad.shape[-1]))
+    plain = np.zeros(exact.shape, np.float32)
+    for i, row in enumerate(sample):
+        for place in np.flatnonzero(places == row):
+            exact[i] += flat[place].astype(np.float64)
+            plain[i] += flat[place].astype(np.float32)
+    twin = plain.astype(grad.dtype).astype(np.float64)
+    tolerance = 2 * float(np.abs(twin - exact).max()) + eps(grad.dtype) / 2 * float(np.abs(exact).max())
+
+    def check(table: np.ndarray) -> Check:
+        if not all_written(table, None):
+            return Check(math.nan, tolerance)
+        return Check(float(np.abs(table[sample].astype(np.float64) - exact).max()), tolerance)
 
     return check
 

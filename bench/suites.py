@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attention_jobs import Attention, Decode, Padded
+from attention_jobs import Attention, AttentionBackward, Decode, Padded
 from job import Case, microseconds, ratio, share
-from layer_jobs import DenseMask, Embedding, Positions
+from layer_jobs import DenseMask, Embedding, EmbeddingBackward, Positions
 
 FP32, BF16 = "float32", "bfloat16"
 
@@ -26,6 +26,22 @@ FORWARD_BF16: list[Case] = [
     Attention((8, 12, 512, 64), BF16, target=share(75), fresh_output=True),
     Attention((1, 12, 2048, 64), BF16, target=share(82)),
     Attention((1, 8, 2048, 128), BF16, target=share(85)),
+]
+
+BACKWARD: list[Case] = [
+    AttentionBackward((32, 12, 128, 64), FP32, target=share(65)),
+    AttentionBackward((8, 12, 512, 64), FP32, target=share(82)),
+    AttentionBackward((1, 12, 2048, 64), FP32, target=share(88)),
+    AttentionBackward((1, 8, 2048, 128), FP32, target=share(88)),
+    AttentionBackward((32, 12, 128, 64), BF16, target=share(50)),
+    AttentionBackward((8, 12, 512, 64), BF16, target=share(75)),
+    AttentionBackward((1, 12, 2048, 64), BF16, target=share(85)),
+    AttentionBackward((1, 8, 2048, 128), BF16, target=share(87)),
+    AttentionBackward((8, 12, 512, 64), FP32, "causal", target=share(68)),
+    AttentionBackward((8, 12, 512, 64), BF16, "causal", target=share(62)),
+    AttentionBackward((1, 1, 8192, 64), FP32, target=ratio(1.7), threads=2, against_one_thread=True),
+    EmbeddingBackward(32, 512, 30522, 768, dtype=FP32, target=ratio(6)),
+    EmbeddingBackward(32, 512, 30522, 768, sparse=True, dtype=FP32, target=ratio(8)),
 ]
 
 MASKS: list[Case] = [
@@ -56,6 +72,7 @@ EMBEDDING: list[Case] = [
 SUITES: dict[str, Sequence[Case]] = {
     "forward": FORWARD,
     "bf16": FORWARD_BF16,
+    "backward": BACKWARD,
     "masks": MASKS,
     "latency": LATENCY,
     "embedding": EMBEDDING,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import reference
 from support import DTYPES, draw
-from tolerances import Twins, attention_twins
+from tolerances import GradientTwins, Twins, attention_twins, gradient_twins
 
 LANES = (4, 8, 16)
 TILES = (16, 48, 64, 128, 256, 1024)
@@ -284,6 +284,11 @@ class AttentionCase:
             arrays = [np.ascontiguousarray(x.swapaxes(-3, -2)) for x in arrays]
         return arrays
 
+    def grad_out(self):
+        """A gradient for the result."""
+        q, _, v = self.arrays()
+        return draw(np.random.default_rng(self.seed + 2), (*q.shape[:-1], v.shape[-1]), self.dtype)
+
     def _arrays_of_options(self):
         rng, options = np.random.default_rng(self.seed + 1), {}
         if self.bias is not None:
@@ -304,21 +309,33 @@ class AttentionCase:
             options |= {"dropout_p": self.dropout_p, "seed": self.seed}
         return options
 
-    def twins(self) -> Twins:
-        """What the case has to give."""
+    def _options_of_twins(self):
         options: dict[str, Any] = self._arrays_of_options()
         options |= {"layout": self.layout, "scale": self.scale, "softcap": self.softcap}
         options["visible"] = MASKS[self.mask].visible(self.dims)
         if self.dropout_p:
             keep = reference.dropout_mask(self.seed, self.dropout_p, self.dims)
             options |= {"keep": keep, "dropout_p": self.dropout_p}
-        return attention_twins(*self.arrays(), **options)
+        return options
+
+    def twins(self) -> Twins:
+        """What the case has to give."""
+        return attention_twins(*self.arrays(), **self._options_of_twins())
+
+    def gradient_twins(self) -> GradientTwins:
+        """What its gradients have to be."""
+        return gradient_twins(self.grad_out(), *self.arrays(), **self._options_of_twins())
 
 
 @functools.cache
 def expected(case):
     """The twins are slow, and the same for every instruction set."""
     return case.twins()
+
+
+@functools.cache
+def expected_gradients(case):
+    return case.gradient_twins()
 
 
 def _cases():

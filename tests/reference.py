@@ -117,43 +117,21 @@ def attention(
     weights (before they meet v) and results are stored in `storage`, the log-sum-exp in `arithmetic`.
     """
     shape_of_q = np.shape(q)
-    q, k, v = (heads_first(x, layout).astype(arithmetic) for x in (q, k, v))
-    (batch, heads, q_len, head_dim), (_, kv_heads, k_len, value_dim) = q.shape, v.shape
-    queries_per_key_head = heads // max(kv_heads, 1)
-    pairs = (batch, heads, q_len, k_len)
-    visible = np.broadcast_to(True if visible is None else visible, pairs)
-    bias = np.broadcast_to(np.asarray(0.0 if bias is None else bias, arithmetic), pairs)
-    keep = np.broadcast_to(True if keep is None else keep, pairs)
-    if scale is None:
-        scale = 1 / math.sqrt(head_dim) if head_dim else 1.0
-    survivor = 1 / (1 - dropout_p) if dropout_p < 1 else 0.0
-
-    out = np.zeros((batch, heads, q_len, value_dim), arithmetic)
-    lse = np.full((batch, heads, q_len), -np.inf, arithmetic)
-    weights = np.zeros(pairs, arithmetic)
-    for b, h, i in np.ndindex(batch, heads, q_len):
-        row, g = (b, h, i), h // queries_per_key_head
-        keys = np.flatnonzero(visible[row] & (bias[row] != -np.inf))
-
-        scores = _sum(k[b, g, keys].T * q[row][:, None]) * arithmetic(scale)
-        if softcap is not None:
-            scores = arithmetic(softcap) * np.tanh(scores / arithmetic(softcap))
-        if alibi is not None:
-            distance = keys - i - shift("bottom_right", q_len, k_len)
-            scores = scores + arithmetic(alibi[h]) * distance.astype(arithmetic)
-        scores = scores + bias[row][keys]
-
-        logits = scores if sinks is None else np.append(scores, arithmetic(sinks[h]))
+    rows = Rows(q, k, v, visible, bias, scale, softcap, alibi, keep, dropout_p, layout, arithmetic)
+    out = np.zeros((*rows.pairs[:3], rows.v.shape[-1]), arithmetic)
+    lse = np.full(rows.pairs[:3], -np.inf, arithmetic)
+    weights = np.zeros(rows.pairs, arithmetic)
+    for row in np.ndindex(rows.pairs[:3]):
+        keys, scores, _ = rows.scores(row)
+        logits = scores if sinks is None else np.append(scores, arithmetic(sinks[row[1]]))
         if logits.size == 0:
             continue  # a row without any key: output 0, log-sum-exp -inf
         top = logits.max()
         exponentials = np.exp(logits - top)
-        total = _sum(exponentials)
+        total = summed(exponentials)
         lse[row] = top + np.log(total)
         weights[row][keys] = (exponentials[: keys.size] / total).astype(storage)
-
-        dropped = np.where(keep[row][keys], weights[row][keys] * arithmetic(survivor), arithmetic(0))
-        out[row] = _sum(dropped[:, None] * v[b, g, keys])
+        out[row] = summed((rows.factor(row, keys) * weights[row][keys])[:, None] * rows.v[rows.kv_head(row)][keys])
 
     leading = shape_of_q[:-3]
     if len(shape_of_q) == 2:  # a matrix is one head without a head axis
@@ -164,7 +142,47 @@ def attention(
     return Attention(out.astype(storage), lse, weights.astype(storage))
 
 
-def _sum(terms):
+class Rows:
+    """The arguments of one call with every axis in its place, and what one query row (b, h, i) makes of them."""
+
+    def __init__(self, q, k, v, visible, bias, scale, softcap, alibi, keep, dropout_p, layout, arithmetic):
+        self.q, self.k, self.v = (heads_first(x, layout).astype(arithmetic) for x in (q, k, v))
+        (batch, heads, q_len, head_dim), (_, kv_heads, k_len, _) = self.q.shape, self.v.shape
+        self.queries_per_key_head = heads // max(kv_heads, 1)
+        self.pairs = (batch, heads, q_len, k_len)
+        self.visible = np.broadcast_to(True if visible is None else visible, self.pairs)
+        self.bias = np.broadcast_to(np.asarray(0.0 if bias is None else bias, arithmetic), self.pairs)
+        self.keep = np.broadcast_to(True if keep is None else keep, self.pairs)
+        if scale is None:
+            scale = 1 / math.sqrt(head_dim) if head_dim else 1.0
+        self.scale, self.softcap, self.alibi, self.arithmetic = scale, softcap, alibi, arithmetic
+        self.survivor = 1 / (1 - dropout_p) if dropout_p < 1 else 0.0
+
+    def kv_head(self, row):
+        """(b, g): where the row finds its keys and values."""
+        b, h, _ = row
+        return b, h // self.queries_per_key_head
+
+    def scores(self, row):
+        """The keys that the row sees, their scores, and how fast each score moves with its product q k."""
+        real, (_, h, i), (_, _, q_len, k_len) = self.arithmetic, row, self.pairs
+        keys = np.flatnonzero(self.visible[row] & (self.bias[row] != -np.inf))
+        scores = summed(self.k[self.kv_head(row)][keys].T * self.q[row][:, None]) * real(self.scale)
+        slope = np.full(keys.size, self.scale, real)
+        if self.softcap is not None:
+            bent = np.tanh(scores / real(self.softcap))
+            scores, slope = real(self.softcap) * bent, slope * (1 - bent * bent)
+        if self.alibi is not None:
+            distance = keys - i - shift("bottom_right", q_len, k_len)
+            scores = scores + real(self.alibi[h]) * distance.astype(real)
+        return keys, scores + self.bias[row][keys], slope
+
+    def factor(self, row, keys):
+        """What dropout multiplies the weights by: 0, or what makes up for the dropped ones."""
+        return np.where(self.keep[row][keys], self.arithmetic(self.survivor), self.arithmetic(0))
+
+
+def summed(terms):
     """Sum along the first axis, term after term as in a plain loop; NumPy's own sums round less."""
     return np.add.accumulate(terms)[-1] if len(terms) else np.zeros(terms.shape[1:], terms.dtype)
 
@@ -306,3 +324,34 @@ def embedding(
     if keep is not None:
         out = np.where(keep, out / (1 - dropout_p) if dropout_p < 1 else 0.0, 0.0)
     return out
+
+
+def embedding_backward(
+    grad,
+    ids,
+    num_rows,
+    *,
+    padding_idx=None,
+    ignore_id=None,
+    scale=None,
+    keep=None,
+    dropout_p=0.0,
+    arithmetic=np.float64,
+    storage=np.float64,
+):
+    """Row v of the result is scale * the sum of dropout(grad) over the places where ids is v, place after place.
+
+    grad (..., L, D), ids (..., L), keep (..., L, D) bool -> (num_rows, D). The pad and the ignored id get nothing.
+    """
+    ids, grad = np.asarray(ids), np.asarray(grad)
+    silent = {ignore_id} if ignore_id is not None else set()
+    if padding_idx is not None:
+        silent.add(padding_idx % num_rows)
+    factor = (1.0 if scale is None else scale) * (1 / (1 - dropout_p) if dropout_p < 1 else 0.0)
+    result = np.zeros((num_rows, grad.shape[-1]), arithmetic)
+    for at in np.ndindex(ids.shape):
+        if int(ids[at]) in silent:
+            continue
+        row = grad[at].astype(arithmetic)
+        result[ids[at]] += row if keep is None else np.where(keep[at], row, arithmetic(0))
+    return (result * arithmetic(factor)).astype(storage)

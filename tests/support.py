@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import mmap
 import os
 import subprocess
 import sys
@@ -33,9 +35,20 @@ def same_bits(a, b):
     return (a.shape, a.dtype, a.tobytes()) == (b.shape, b.dtype, b.tobytes())
 
 
+def all_same_bits(a, b):
+    """As many results, each with the same bits."""
+    return all(same_bits(x, y) for x, y in zip(a, b, strict=True))
+
+
 def poisoned(shape, dtype):
     """An array in which every element that nobody wrote is NaN."""
     return np.full(shape, np.nan, dtype)
+
+
+def backward(grad_out, q, k, v, **options):
+    """The gradients of one call, by way of the result that they start from."""
+    out, lse = tg.attention(q, k, v, **options, return_lse=True)
+    return tg.attention_backward(grad_out, q, k, v, out, lse, **options)
 
 
 def every_isa():
@@ -63,3 +76,35 @@ def run_python(script, *, timeout=60, **environment):
     )
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+# ---------------------------------------------------------------------------------------------------
+# Memory
+
+
+def between_guards(x, at_the_end):
+    """A copy that touches a page nobody may read: behind its last byte, or before its first."""
+    mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+    mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    page = mmap.PAGESIZE
+    pages = -(-x.nbytes // page)
+    region = mmap.mmap(-1, (pages + 2) * page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(region))
+    start = page + (pages * page - x.nbytes if at_the_end else 0)
+    view = np.frombuffer(region, np.uint8, x.nbytes, start).view(x.dtype).reshape(x.shape)
+    view[...] = x
+    for guard in (address, address + (pages + 1) * page):
+        assert mprotect(guard, page, 0) == 0
+    return view
+
+
+def far_apart(x, axis):
+    """A copy whose elements along `axis` stand 2**30 elements apart, in memory nobody else touches."""
+    step = 2**30 * x.itemsize
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    room = np.frombuffer(mmap.mmap(-1, step * x.shape[axis] + x.nbytes, flags), np.uint8)
+    strides = list(x.strides)
+    strides[axis] = step
+    view = np.lib.stride_tricks.as_strided(room[: x.itemsize].view(x.dtype), x.shape, strides)
+    view[...] = x
+    return view

@@ -220,26 +220,11 @@ def test_out_of_a_masked_call_is_written_in_full(sizes):
 
 
 GUARDED = """
-    import ctypes, itertools, mmap
+    import itertools
     import numpy as np
     import tegula as tg
     from cases import AttentionCase
-
-    mprotect = ctypes.CDLL(None, use_errno=True).mprotect
-    mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    page = mmap.PAGESIZE
-
-    def between_guards(x, at_the_end):
-        '''A copy that touches a page nobody may read: behind its last byte, or before its first.'''
-        pages = -(-x.nbytes // page)
-        region = mmap.mmap(-1, (pages + 2) * page)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(region))
-        start = page + (pages * page - x.nbytes if at_the_end else 0)
-        view = np.frombuffer(region, np.uint8, x.nbytes, start).view(x.dtype).reshape(x.shape)
-        view[...] = x
-        for guard in (address, address + (pages + 1) * page):
-            assert mprotect(guard, page, 0) == 0
-        return view
+    from support import between_guards
 
     sizes = itertools.product((1, 17, 50), (1, 15, 70), (1, 3, 16, 33))
     for (q_len, k_len, dim), at_the_end in itertools.product(sizes, (False, True)):

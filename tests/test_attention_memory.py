@@ -163,21 +163,10 @@ def test_c54_more_keys_than_32_bits_can_address():
 
 
 FAR_APART = """
-    import mmap
     import numpy as np
     import tegula as tg
     from cases import AttentionCase
-
-    def far_apart(x, axis):
-        '''A copy whose elements along `axis` stand 2**30 elements apart, in memory nobody else touches.'''
-        step = 2**30 * x.itemsize
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-        room = np.frombuffer(mmap.mmap(-1, step * x.shape[axis] + x.nbytes, flags), np.uint8)
-        strides = list(x.strides)
-        strides[axis] = step
-        view = np.lib.stride_tricks.as_strided(room[: x.itemsize].view(x.dtype), x.shape, strides)
-        view[...] = x
-        return view
+    from support import far_apart
 
     case = AttentionCase(5, 5, 5, heads=5, leading=(5,), dtype="{dtype}")
     packed = case.arrays()

@@ -163,6 +163,11 @@ def test_every_kind_is_written():
     assert set(WRITTEN) == set(cases.MASKS)
 
 
+# One of each form: lengths, bools, ids, borders, whole arrays, several together.
+FORMS = ("padding_lengths", "padding_scattered", "documents_unsorted", "documents_packed", "dense_per_batch",
+         "causal_and_padding")  # fmt: skip
+
+
 class Closure(torch.nn.Module):
     """A model that holds a mask."""
 
@@ -203,7 +208,7 @@ def test_compiled_where_the_mask_is_made(name):
         assert torch.equal(work(arrays_in(name, dims), torch.empty(dims)), expected(name, dims))
 
 
-@kinds
+@pytest.mark.parametrize(("name", "of"), [(n, "arrays") for n in cases.MASKS] + [(n, "tensors") for n in FORMS])
 def test_compiled_with_a_mask_from_outside(name, of):
     """As an argument; one graph serves masks of other sizes and other numbers."""
 
@@ -221,7 +226,8 @@ def test_compiled_with_a_mask_from_outside(name, of):
         assert torch.equal(work(mask, torch.empty(dims)), expected(name, dims))
 
 
-@kinds
+@pytest.mark.parametrize("of", SOURCES)
+@pytest.mark.parametrize("name", FORMS)
 def test_compiled_with_a_mask_in_the_closure(name, of):
     dims = dims_of(name)[0]
     mask = builds(name, SOURCES[of])(dims)
@@ -234,8 +240,7 @@ def dynamic(tensor):
     return {axis: torch.export.Dim.AUTO for axis, size in enumerate(tensor.shape) if size > 1}
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize(("name", "strict"), [(n, False) for n in WRITTEN] + [("causal_and_padding", True)])
 def test_exported_where_the_mask_is_made(name, strict):
     first, second = (dims_of(name) * 2)[:2]
     tensors, scores = arrays_in(name, first), torch.empty(first)
@@ -245,7 +250,8 @@ def test_exported_where_the_mask_is_made(name, strict):
         assert torch.equal(program(arrays_in(name, dims), torch.empty(dims)), expected(name, dims))
 
 
-@kinds
+@pytest.mark.parametrize("of", SOURCES)
+@pytest.mark.parametrize("name", FORMS)
 def test_exported_with_a_mask_from_outside(name, of):
     dims = dims_of(name)[0]
     mask = builds(name, SOURCES[of])(dims)
@@ -259,24 +265,53 @@ def test_a_strict_export_says_that_it_would_lose_numbers():
     torch.export.export(Closure(masks.causal("top_left")), (torch.empty(2, 1, 3, 4),), strict=True)
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-def test_inductor_and_other_numbers_in_one_graph(name):
-    """The graph does not depend on the numbers: reversed ones go through the same."""
-    if name not in ("padding_lengths", "padding_scattered", "documents_unsorted", "dense_per_batch", "prefix"):
-        pytest.skip("one of each form is enough for a compiler that takes seconds")
-    dims = dims_of(name)[0]
+@pytest.mark.parametrize("of", SOURCES)
+@pytest.mark.parametrize("name", FORMS)
+def test_masks_of_other_sizes_and_numbers_need_no_other_graph(name, of):
+    """The first call is compiled for its sizes, the next two for any batch and any length."""
     graphs = []
 
-    def counting(graph, inputs):
+    def count(graph, inputs):
         graphs.append(graph)
         return graph
 
-    work = torch.compile(lambda t, s: lowered_inside(WRITTEN[name], t, s), fullgraph=True, backend=counting)
-    for change in (lambda t: t, lambda t: t.flip(-1)):
-        tensors = [change(t) for t in arrays_in(name, dims)]
-        want = WRITTEN[name](tensors, dims.q_len, dims.k_len).dense(dims.q_len, dims.k_len)
-        assert torch.equal(work(tensors, torch.empty(dims)), want.expand(dims))
-    assert len(graphs) == 1
+    work = torch.compile(
+        lambda mask, scores: visible(mask._lower_torch(*scores.shape, scores.device), scores.shape),
+        fullgraph=True,
+        backend=count,
+    )
+    for length in (20, 24, 31):
+        for batch in (2, 3, 4):
+            dims = cases.Dims(batch, 2, length, length)
+            mask = builds(name, SOURCES[of])(dims)
+            assert torch.equal(work(mask, torch.empty(dims)), expected(name, dims))
+    assert len(graphs) <= 3
+
+
+@pytest.mark.parametrize("of", SOURCES)
+@pytest.mark.parametrize("name", FORMS)
+def test_attention_compiled_with_a_mask(name, of):
+    """The operator and its gradients under a mask object, against the same eagerly."""
+    from tegula.torch import attention
+
+    work = torch.compile(lambda mask, q, k, v: attention(q, k, v, mask=mask), fullgraph=True, backend="aot_eager")
+    dims = dims_of(name)[0]
+    mask = builds(name, SOURCES[of])(dims)
+    leaves = [torch.randn(*dims[:2], n, 8, requires_grad=True) for n in (dims.q_len, dims.k_len, dims.k_len)]
+    results = []
+    for function in (work, lambda mask, q, k, v: attention(q, k, v, mask=mask)):
+        out = function(mask, *leaves)
+        results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_errors_show_their_words_while_compiling():
+    work = compiled(lambda mask, scores: mask._lower_torch(*scores.shape, scores.device)[0])
+    with pytest.raises(Exception, match="name the alignment"):
+        work(masks.causal(), torch.empty(1, 1, 3, 4))
+    with pytest.raises(Exception, match="one entry for each of 2 batch entries"):
+        work(masks.padding([1, 2, 3]), torch.empty(2, 1, 3, 4))
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "../base/arena.h"
@@ -20,7 +20,7 @@ struct Plan {
   int64_t rows;        // of a unit
   int64_t key_chunks;  // of a unit
   int64_t row_chunks;  // of a unit
-  enum { kWhole, kByKeys, kByRows } split;
+  bool share;          // many tasks a unit
 };
 
 Plan make_plan(const AttentionGradArgs& a, const AttentionGradKernels& kernels, int threads) {
@@ -30,14 +30,9 @@ Plan make_plan(const AttentionGradArgs& a, const AttentionGradKernels& kernels, 
   plan.rows = plan.heads * a.q_len;
   plan.key_chunks = parts(a.k_len, kGradientKeys);
   plan.row_chunks = parts(plan.rows, kernels.row_chunk);
-  // Units are shared out whole as long as that keeps nine threads in ten at work.
-  const int64_t rounds = parts(plan.units, threads);
-  const bool balanced = threads <= 1 || 10 * plan.units >= 9 * rounds * threads;
-  plan.split = Plan::kWhole;
-  if (!balanced && std::max(plan.key_chunks, plan.row_chunks) > 1) {
-    plan.split = plan.key_chunks >= std::min<int64_t>(plan.row_chunks, threads) ? Plan::kByKeys
-                                                                                : Plan::kByRows;
-  }
+  // Units stay whole as long as that keeps nine threads in ten at work.
+  const bool balanced = 10 * plan.units >= 9 * parts(plan.units, threads) * threads;
+  plan.share = !balanced && plan.row_chunks + plan.key_chunks > 2;
   return plan;
 }
 
@@ -46,7 +41,6 @@ AttentionTask unit_task(const AttentionGradArgs& a, const Plan& plan, int64_t un
   task.batch = unit / a.key_heads;
   task.first_head = unit % a.key_heads * plan.heads;
   task.row_end = plan.rows;
-  task.chunk_end = plan.key_chunks;
   return task;
 }
 
@@ -64,77 +58,51 @@ bool has_short_heads(const AttentionGradArgs& a, const Plan& plan) {
   constexpr int64_t kShort = 256;
   const int64_t bytes = a.batch * (a.heads * a.q_len + a.key_heads * a.k_len) *
                         (a.dim + a.value_dim) * item_size(a.q.dtype);
-  return plan.heads == 1 && !a.lo && a.q_len <= kShort && a.k_len <= kShort &&
-         bytes > kSecondCache;
+  return plan.heads == 1 && !a.lo && a.q_len <= kShort && a.k_len <= kShort && bytes > kSecondCache;
 }
 
 void run_whole(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,
                int threads) {
   const bool short_heads = has_short_heads(a, plan);
-  run_tasks(plan.units, threads, kernel.scratch_bytes(a, plan.rows),
-            [&](int64_t unit, void* scratch) {
-              AttentionTask task = unit_task(a, plan, unit);
-              if (short_heads && unit + threads < plan.units) {
-                const AttentionTask next = unit_task(a, plan, unit + threads);
-                task.next_batch = next.batch, task.next_head = next.first_head;
-              }
-              kernel.backward(a, task, scratch);
-            });
-}
-
-// One task a key chunk. Their dq are added up in order, a few chunks at a time, so that the
-// memory they take does not grow with their number.
-void run_by_keys(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,
-                 int threads) {
-  const int64_t wave = std::min<int64_t>(plan.key_chunks, parts(2 * threads, plan.units));
-  const size_t bytes = kernel.query_bytes(a, plan.rows);
-  Arena sums;
-  char* totals = sums.reserve(bytes * static_cast<size_t>(plan.units * (wave + 1)));
-  char* partials = totals + bytes * static_cast<size_t>(plan.units);
-  const size_t scratch_bytes = kernel.scratch_bytes(a, plan.rows);
-  for (int64_t first = 0; first < plan.key_chunks; first += wave) {
-    const int64_t chunks = std::min(wave, plan.key_chunks - first);
-    run_tasks(plan.units * chunks, threads, scratch_bytes, [&](int64_t index, void* scratch) {
-      AttentionTask task = unit_task(a, plan, index / chunks);
-      task.chunk_begin = first + index % chunks;
-      task.chunk_end = task.chunk_begin + 1;
-      task.partial = partials + bytes * static_cast<size_t>(index);
-      kernel.backward(a, task, scratch);
-    });
-    run_tasks(plan.units * plan.row_chunks, threads, 0, [&](int64_t index, void*) {
-      const int64_t unit = index / plan.row_chunks;
-      AttentionTask task = unit_task(a, plan, unit);
-      task.row_begin = index % plan.row_chunks * kernel.row_chunk;
-      task.row_end = std::min(plan.rows, task.row_begin + kernel.row_chunk);
-      task.chunk_begin = first;
-      kernel.finish_queries(a, task, partials + bytes * static_cast<size_t>(unit * chunks), bytes,
-                            chunks, totals + bytes * static_cast<size_t>(unit),
-                            first + chunks == plan.key_chunks);
-    });
-  }
-}
-
-// One task a row chunk, for few keys. Their dk and dv are added up in order.
-void run_by_rows(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,
-                 int threads) {
-  const size_t bytes = kernel.key_bytes(a);
-  Arena sums;
-  char* partials = sums.reserve(bytes * static_cast<size_t>(plan.units * plan.row_chunks));
-  run_tasks(plan.units * plan.row_chunks, threads, kernel.scratch_bytes(a, kernel.row_chunk),
-            [&](int64_t index, void* scratch) {
-              AttentionTask task = unit_task(a, plan, index / plan.row_chunks);
-              task.row_begin = index % plan.row_chunks * kernel.row_chunk;
-              task.row_end = std::min(plan.rows, task.row_begin + kernel.row_chunk);
-              task.partial = partials + bytes * static_cast<size_t>(index);
-              kernel.backward(a, task, scratch);
-            });
-  run_tasks(plan.units * plan.key_chunks, threads, 0, [&](int64_t index, void*) {
-    const int64_t unit = index / plan.key_chunks;
+  run_tasks(plan.units, threads, kernel.unit_bytes(a, plan.rows), [&](int64_t unit, void* memory) {
     AttentionTask task = unit_task(a, plan, unit);
-    task.chunk_begin = index % plan.key_chunks;
-    kernel.finish_keys(a, task, partials + bytes * static_cast<size_t>(unit * plan.row_chunks),
-                       bytes, plan.row_chunks);
+    if (short_heads && unit + threads < plan.units) {
+      const AttentionTask next = unit_task(a, plan, unit + threads);
+      task.next_batch = next.batch, task.next_head = next.first_head;
+    }
+    kernel.unit(a, task, memory);
   });
+}
+
+// Many tasks a unit: its rows and keys are packed side by side, then the cells follow,
+// diagonal by diagonal.
+void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,
+                int threads) {
+  const GradBytes bytes = kernel.shared_bytes(a, plan.rows);
+  Arena memory;
+  char* units = memory.reserve(bytes.unit * static_cast<size_t>(plan.units));
+  // `count` tasks a unit; place(i) gives the chunks of the i-th.
+  const auto run = [&](GradStep step, int64_t count, auto&& place) {
+    run_tasks(plan.units * count, threads, bytes.task, [&](int64_t index, void* scratch) {
+      const int64_t unit = index % plan.units;
+      const auto [row_chunk, key_chunk] = place(index / plan.units);
+      kernel.step(a, unit_task(a, plan, unit), step, row_chunk, key_chunk,
+                  units + bytes.unit * static_cast<size_t>(unit), scratch);
+    });
+  };
+  const auto rows_only = [](int64_t i) { return std::pair{i, int64_t{-1}}; };
+  const auto keys_only = [](int64_t i) { return std::pair{int64_t{-1}, i}; };
+  run(GradStep::kReadRows, 1, keys_only);
+  run(GradStep::kPackRows, plan.row_chunks, rows_only);
+  run(GradStep::kPackKeys, plan.key_chunks, keys_only);
+  for (int64_t diagonal = 0; diagonal < plan.row_chunks + plan.key_chunks - 1; ++diagonal) {
+    const int64_t first = std::max<int64_t>(0, diagonal - plan.key_chunks + 1);
+    const int64_t last = std::min(diagonal, plan.row_chunks - 1);
+    run(GradStep::kCell, last - first + 1,
+        [&](int64_t i) { return std::pair{first + i, diagonal - first - i}; });
+  }
+  run(GradStep::kWriteRows, plan.row_chunks, rows_only);
+  run(GradStep::kWriteKeys, plan.key_chunks, keys_only);
 }
 
 bool repeats(const View& view, int axis) { return view.shape[axis] > 1 && view.stride[axis] == 0; }
@@ -207,11 +175,7 @@ void attention_backward(const AttentionGradArgs& args, int threads) {
     deltas.resize(static_cast<size_t>(a.batch * a.heads * a.q_len));
     a.delta = deltas.data();
   }
-  switch (plan.split) {
-    case Plan::kWhole: run_whole(a, kernel, plan, threads); break;
-    case Plan::kByKeys: run_by_keys(a, kernel, plan, threads); break;
-    case Plan::kByRows: run_by_rows(a, kernel, plan, threads); break;
-  }
+  plan.share ? run_shared(a, kernel, plan, threads) : run_whole(a, kernel, plan, threads);
   if (a.dsinks != nullptr) {
     a.q.dtype == DType::kFloat64 ? sum_sinks<double>(a, threads) : sum_sinks<float>(a, threads);
   }

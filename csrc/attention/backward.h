@@ -14,8 +14,9 @@
 // and value gradients are summed over the query heads that share a key/value head.
 //
 // The same bits for any number of threads: a unit (batch entry, key/value head) is cut into
-// cells of kGradientKeys keys and kRowChunk rows. Inside a cell sums have a fixed order;
-// dq adds up its cells by key, dk and dv by row, wherever they were computed.
+// cells of kGradientKeys keys and row_chunk rows. dq adds up its cells by key, dk and dv by
+// row, whoever computes them: one task all of a unit, or many tasks those of one diagonal
+// after the other, of which no two share rows or keys.
 //
 // Cost per visible pair: 3 D + 2 Dv multiply-adds.
 #pragma once
@@ -35,23 +36,29 @@ struct AttentionGradArgs : AttentionArgs {  // out and lse are inputs here
   void* delta = nullptr;  // B H Lq numbers, float or double; null: not wanted
 };
 
-// A task is a whole unit, or the cells of one key chunk, or those of one row chunk. A part of
-// a unit leaves sums in `partial`: dq of all rows (query_bytes of it), or dk and dv of all keys
-// (key_bytes).
+// What a task does with a unit that many share, in this order.
+enum class GradStep {
+  kReadRows,   // once, before all others
+  kPackRows,   // of a row chunk
+  kPackKeys,   // of a key chunk
+  kCell,       // of both; the cells to the left and above are done
+  kWriteRows,  // dq of a row chunk
+  kWriteKeys   // dk and dv of a key chunk
+};
+
+struct GradBytes {
+  size_t unit, task;
+};
+
+// A task's rows are those of one unit: of all heads that share a key/value head.
 struct AttentionGradKernels {
   int64_t row_chunk;
   int64_t bias_rows;  // of a task that owns entries of dbias
-  size_t (*scratch_bytes)(const AttentionGradArgs&, int64_t rows);
-  size_t (*query_bytes)(const AttentionGradArgs&, int64_t rows);  // of partial sums
-  size_t (*key_bytes)(const AttentionGradArgs&);
-  void (*backward)(const AttentionGradArgs&, const AttentionTask&, void* scratch);
-  // Adds `count` partial dq of the task's rows, `step` bytes apart and of key chunks
-  // chunk_begin on, to `total` and, with `last`, writes dq.
-  void (*finish_queries)(const AttentionGradArgs&, const AttentionTask&, const char* partials,
-                         size_t step, int64_t count, char* total, bool last);
-  // Adds `count` partial dk and dv of key chunk chunk_begin, and writes them.
-  void (*finish_keys)(const AttentionGradArgs&, const AttentionTask&, const char* partials,
-                      size_t step, int64_t count);
+  size_t (*unit_bytes)(const AttentionGradArgs&, int64_t rows);
+  GradBytes (*shared_bytes)(const AttentionGradArgs&, int64_t rows);
+  void (*unit)(const AttentionGradArgs&, const AttentionTask&, void* memory);
+  void (*step)(const AttentionGradArgs&, const AttentionTask&, GradStep, int64_t row_chunk,
+               int64_t key_chunk, void* memory, void* scratch);
   // dbias of the entries that the task owns, see bias_gradient.inl.
   size_t (*bias_scratch_bytes)(const AttentionGradArgs&);
   void (*bias)(const AttentionGradArgs&, const AttentionTask&, void* scratch);

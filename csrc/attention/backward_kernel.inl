@@ -11,7 +11,8 @@
 //           dv <- dv + weights^T grad_out,  dk <- dk + slopes^T q
 //
 // The group holds the weights of several blocks, so that sums over rows are long enough to
-// pay for loading and storing what they add to.
+// pay for loading and storing what they add to. dq takes in its tiles by key, dk and dv their
+// groups by row: two cells that share neither rows nor keys may be computed at once.
 #pragma once
 
 #include "gradient_weights.inl"
@@ -32,7 +33,7 @@ TEGULA_INLINE void add_query_panel(GradContext<T, F>& c, const Block<typename F:
   gradient_tile<SumFormat<F>, kRows, kVectors>(
       c.s.slopes + range.begin * kGradientRows<C> + column + row, kGradientRows<C>, 1,
       keys + range.begin * stride + d, stride, range.end - range.begin,
-      c.s.dq_cell + (block.slot + row) * stride + d, stride);
+      c.s.dq + (block.slot + row) * stride + d, stride);
 }
 
 // A key that some row must not meet holds NaN or infinity: row by row, with a copy of the
@@ -63,7 +64,7 @@ template <class T, class F>
 TEGULA_NOINLINE void add_queries(GradContext<T, F>& c, const Block<typename F::Compute>& block,
                                  int column, bool whole) {
   using C = typename F::Compute;
-  if (!whole && !c.tile_finite[c.tile_key() / kGradientTile]) {
+  if (!whole && !c.s.tile_finite[c.tile_key() / kGradientTile]) {
     return add_queries_carefully(c, block, column);
   }
   constexpr int kRows = kGroup<C>;
@@ -177,8 +178,7 @@ TEGULA_NOINLINE void note_hidden(GradContext<T, F>& c, const Block<typename F::C
 
 // One group of rows against one tile of keys.
 template <class T, class F>
-TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c,
-                                         Group<typename F::Compute>& group) {
+TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c, Group<typename F::Compute>& group) {
   using C = typename F::Compute;
   bool seen = false;
   group.mixed = false;
@@ -205,9 +205,8 @@ TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c,
   const int64_t stride = c.s.dim_stride, value_stride = c.s.value_stride;
   const KeySum<C> sums[] = {
       {c.s.weights, c.s.grad_rows + group.slot * value_stride, value_stride,
-       c.s.dv_cell + c.tile_key() * value_stride},
-      {c.s.slopes, c.s.query_rows + group.slot * stride, stride,
-       c.s.dk_cell + c.tile_key() * stride}};
+       c.s.dv + c.tile_key() * value_stride},
+      {c.s.slopes, c.s.query_rows + group.slot * stride, stride, c.s.dk + c.tile_key() * stride}};
   for (const KeySum<C>& sum : sums) {
     group.mixed && !group.finite ? add_keys_carefully(c, columns, sum) : add_keys(c, columns, sum);
   }
@@ -230,9 +229,14 @@ TEGULA_INLINE Group<typename F::Compute> group_from(GradContext<T, F>& c, int fi
   return group;
 }
 
-// Blocks [first, end) of one row chunk against the chunk of keys.
-template <class T, class F>
-TEGULA_NOINLINE void differentiate_cell(GradContext<T, F>& c, int first, int end) {
+// Blocks [first, end) of one row chunk against the chunk of keys, of which packed(b) makes
+// sure that a block's rows stand ready.
+template <class T, class F, class Packed>
+TEGULA_INLINE void differentiate_cell(GradContext<T, F>& c, int first, int end, Packed&& packed) {
+  // Blocks that see nothing of the chunk only separate others; those at the ends drop out.
+  while (first < end && !c.sees_chunk(c.w.blocks[first])) ++first;
+  while (end > first && !c.sees_chunk(c.w.blocks[end - 1])) --end;
+  for (int b = first; b < end; ++b) packed(b);
   while (first < end) {
     Group<typename F::Compute> group = group_from(c, first, end);
     for (int32_t begin = 0; begin < c.chunk_count; begin += kGradientTile) {
@@ -243,51 +247,14 @@ TEGULA_NOINLINE void differentiate_cell(GradContext<T, F>& c, int first, int end
   }
 }
 
-template <class C>
-TEGULA_INLINE void add_and_clear(C* total, C* cell, int64_t count) {
-  for (int64_t i = 0; i < count; i += kLanes<C>) {
-    store(total + i, load(total + i) + load(cell + i));
-    store(cell + i, Vec<C>{});
-  }
-}
-
-// All rows of the task against key chunk `chunk`: dk and dv are complete, dq_cell is its part.
+// One past the last block of the row chunk in which block `first` lies.
 template <class T, class F>
-TEGULA_NOINLINE void differentiate_chunk(GradContext<T, F>& c, int64_t chunk) {
-  using C = typename F::Compute;
-  c.pack_chunk(chunk);
-  const int64_t dk_size = kGradientKeys * c.s.dim_stride, dv_size = kGradientKeys * c.s.value_stride;
-  fill(c.s.dk, dk_size, C(0)), fill(c.s.dv, dv_size, C(0));
-  const bool cells = c.s.dk_cell != c.s.dk || c.s.dv_cell != c.s.dv;
-  if (cells) fill(c.s.dk_cell, dk_size, C(0)), fill(c.s.dv_cell, dv_size, C(0));
-  const auto sees_chunk = [&](int b) {
-    return !intersect(c.w.blocks[b].sight.some, c.chunk_range()).empty();
-  };
-  for (int first = 0; first < c.block_count;) {
-    const int64_t row_chunk = c.unit_row(c.w.blocks[first]) / kRowChunk<C>;
-    int end = first;
-    bool seen = false;
-    while (end < c.block_count && c.unit_row(c.w.blocks[end]) / kRowChunk<C> == row_chunk) {
-      if (sees_chunk(end)) {
-        seen = true;
-        if (!c.s.packed[end]) c.pack_rows(end);
-      }
-      ++end;
-    }
-    // Blocks that see nothing of the chunk only separate others; those at the ends drop out.
-    int begin = first, stop = end;
-    while (begin < stop && !sees_chunk(begin)) ++begin;
-    while (stop > begin && !sees_chunk(stop - 1)) --stop;
-    for (int b = begin; b < stop; ++b) {
-      if (!c.s.packed[b]) c.pack_rows(b);
-    }
-    if (seen) {
-      differentiate_cell(c, begin, stop);
-      if (cells) add_and_clear(c.s.dk, c.s.dk_cell, dk_size);
-      if (cells) add_and_clear(c.s.dv, c.s.dv_cell, dv_size);
-    }
-    first = end;
-  }
+TEGULA_INLINE int end_of_row_chunk(GradContext<T, F>& c, int first) {
+  constexpr int kRows = kRowChunk<typename F::Compute>;
+  const int64_t chunk = c.unit_row(c.w.blocks[first]) / kRows;
+  int end = first;
+  while (end < c.block_count && c.unit_row(c.w.blocks[end]) / kRows == chunk) ++end;
+  return end;
 }
 
 // ---- results ----
@@ -303,45 +270,42 @@ TEGULA_INLINE void write_row(const C* from, C factor, int64_t dim, T* to, int64_
   for (; d < dim; ++d) store_one<C>(to + d * step, from[d] * factor);
 }
 
-// Keys of one chunk, from sums that lie dense in whole vectors.
-template <class T, class C>
-TEGULA_NOINLINE void write_keys(const AttentionGradArgs& g, const AttentionTask& task,
-                                int64_t chunk, const C* dk, const C* dv) {
-  const int64_t key_head = task.first_head / (g.heads / g.key_heads);
-  const int64_t begin = chunk * kGradientKeys;
-  const int64_t count = smaller(kGradientKeys, g.k_len - begin);
-  const auto base = [&](const View& view) {
-    return view.at<T>(view.lead_offset(task.batch, view.rank - 3) + key_head * view.step(2) +
-                      begin * view.step(1));
+template <class T, class F>
+TEGULA_NOINLINE void write_chunk(GradContext<T, F>& c) {
+  const AttentionGradArgs& g = c.g;
+  const int64_t key_head = c.task.first_head / (g.heads / g.key_heads);
+  const auto write = [&](const View& view, const auto* sums, int64_t stride, double factor) {
+    T* to =
+        view.at<T>(c.batch_offset(view) + key_head * view.step(2) + c.chunk_begin * view.step(1));
+    for (int64_t key = 0; key < c.chunk_count; ++key) {
+      write_row(sums + (c.chunk_place + key) * stride, static_cast<typename F::Compute>(factor),
+                view.size(0), to + key * view.step(1), view.step(0));
+    }
   };
-  T *to_dk = base(g.dk), *to_dv = base(g.dv);
-  const int64_t dim_stride = round_up(g.dim, kLanes<C>);
-  const int64_t value_stride = round_up(g.value_dim, kLanes<C>);
-  for (int64_t key = 0; key < count; ++key) {
-    write_row(dk + key * dim_stride, static_cast<C>(g.scale), g.dim, to_dk + key * g.dk.step(1),
-              g.dk.step(0));
-    write_row(dv + key * value_stride, static_cast<C>(g.dropout.scale), g.value_dim,
-              to_dv + key * g.dv.step(1), g.dv.step(0));
-  }
-}
-
-// Row `row` of the unit.
-template <class T, class C>
-TEGULA_INLINE void write_query(const AttentionGradArgs& g, const AttentionTask& task, int64_t row,
-                               const C* dq) {
-  const int64_t head = task.first_head + row / g.q_len, query = row % g.q_len;
-  T* to = g.dq.at<T>(g.dq.lead_offset(task.batch, g.dq.rank - 3) + head * g.dq.step(2) +
-                     query * g.dq.step(1));
-  write_row(dq, static_cast<C>(g.scale), g.dim, to, g.dq.step(0));
+  write(g.dk, c.s.dk, c.s.dim_stride, g.scale);
+  write(g.dv, c.s.dv, c.s.value_stride, g.dropout.scale);
 }
 
 template <class T, class F>
-TEGULA_NOINLINE void note_deltas(GradContext<T, F>& c) {
+TEGULA_NOINLINE void write_queries(GradContext<T, F>& c, int first, int end) {
   using C = typename F::Compute;
-  for (int b = 0; b < c.block_count; ++b) {
+  const View& dq = c.g.dq;
+  for (int b = first; b < end; ++b) {
+    const Block<C>& block = c.w.blocks[b];
+    for (int64_t slot = block.slot; slot < block.slot + block.rows; ++slot) {
+      write_row(c.s.dq + slot * c.s.dim_stride, static_cast<C>(c.a.scale), c.a.dim,
+                dq.at<T>(c.batch_offset(dq) + c.row_offset(dq, slot)), dq.step(0));
+    }
+  }
+}
+
+// delta of the rows that see a key, for those who sum over it.
+template <class T, class F>
+TEGULA_NOINLINE void note_deltas(GradContext<T, F>& c, int first, int end) {
+  using C = typename F::Compute;
+  for (int b = first; b < end; ++b) {
     const Block<C>& block = c.w.blocks[b];
     if (block.sight.some.empty()) continue;
-    if (!c.s.packed[b]) c.pack_rows(b);
     for (int64_t slot = block.slot; slot < block.slot + block.rows; ++slot) {
       if (c.w.hi[slot] <= c.w.lo[slot]) continue;
       const int64_t head = c.task.batch * c.a.heads + c.w.head[slot];
@@ -350,109 +314,94 @@ TEGULA_NOINLINE void note_deltas(GradContext<T, F>& c) {
   }
 }
 
+// ---- a unit by one task ----
+
 template <class T, class F>
-void attention_backward_task(const AttentionGradArgs& g, const AttentionTask& task,
-                             void* scratch) {
-  using C = typename F::Compute;
-  GradContext<T, F> c(g, task, scratch);
-  const int64_t unit_rows = g.heads / g.key_heads * g.q_len;
-  const bool all_rows = task.row_end - task.row_begin == unit_rows;
-  const bool one_chunk = c.s.dq == c.s.dq_cell;
-  const int64_t dim_stride = c.s.dim_stride, value_stride = c.s.value_stride;
+void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& task, void* memory) {
+  GradContext<T, F> c(g, task, memory, nullptr);
+  c.begin();
   if (task.next_head >= 0) {
     const int64_t key_head = task.next_head / (g.heads / g.key_heads);
     c.look_ahead(g.dv, key_head), c.look_ahead(g.dk, key_head), c.look_ahead(g.dq, task.next_head);
     c.look_ahead(g.out, task.next_head), c.look_ahead(g.grad_out, task.next_head);
     c.look_ahead(g.v, key_head), c.look_ahead(g.k, key_head), c.look_ahead(g.q, task.next_head);
   }
-  fill(c.s.dq, c.slots * dim_stride, C(0));
-  if (!one_chunk) fill(c.s.dq_cell, c.slots * dim_stride, C(0));
-  for (int64_t chunk = task.chunk_begin; chunk < task.chunk_end; ++chunk) {
-    differentiate_chunk(c, chunk);
-    if (!one_chunk) {
-      for (int b = 0; b < c.block_count; ++b) {
-        const Block<C>& block = c.w.blocks[b];
-        if (intersect(block.sight.some, c.chunk_range()).empty()) continue;
-        add_and_clear(c.s.dq + block.slot * dim_stride, c.s.dq_cell + block.slot * dim_stride,
-                      block.width() * dim_stride);
-      }
+  const auto pack = [&](int b) {
+    if (!c.s.packed[b]) c.pack_rows(b);
+  };
+  for (int64_t chunk = 0; chunk * kGradientKeys < g.k_len; ++chunk) {
+    c.enter_chunk(chunk);
+    c.pack_chunk();
+    for (int first = 0; first < c.block_count;) {
+      const int end = end_of_row_chunk(c, first);
+      differentiate_cell(c, first, end, pack);
+      first = end;
     }
-    if (all_rows) {
-      write_keys<T>(g, task, chunk, c.s.dk, c.s.dv);
-    } else {
-      C* to = static_cast<C*>(task.partial) + chunk * kGradientKeys * (dim_stride + value_stride);
-      copy(c.s.dk, to, kGradientKeys * dim_stride);
-      copy(c.s.dv, to + kGradientKeys * dim_stride, kGradientKeys * value_stride);
-    }
+    write_chunk(c);
   }
-  if (g.delta != nullptr && task.chunk_begin == 0) note_deltas(c);
-  for (int b = 0; b < c.block_count; ++b) {
-    const Block<C>& block = c.w.blocks[b];
-    const int64_t first = c.unit_row(block);
-    for (int r = 0; r < block.rows; ++r) {
-      const C* dq = c.s.dq + (block.slot + r) * dim_stride;
-      if (all_rows && task.partial != nullptr) {
-        copy(dq, static_cast<C*>(task.partial) + (first + r) * dim_stride, dim_stride);
-      } else {
-        write_query<T>(g, task, first + r, dq);
-      }
+  if (g.delta != nullptr) {
+    for (int b = 0; b < c.block_count; ++b) {
+      if (!c.w.blocks[b].sight.some.empty()) pack(b);
     }
+    note_deltas(c, 0, c.block_count);
   }
+  write_queries(c, 0, c.block_count);
 }
 
-template <class T, class F>
-void attention_finish_queries(const AttentionGradArgs& g, const AttentionTask& task,
-                              const char* partials, size_t step, int64_t count, char* total,
-                              bool last) {
-  using C = typename F::Compute;
-  const int64_t stride = round_up(g.dim, kLanes<C>);
-  for (int64_t row = task.row_begin; row < task.row_end; ++row) {
-    C* sum = reinterpret_cast<C*>(total) + row * stride;
-    if (task.chunk_begin == 0) fill(sum, stride, C(0));
-    for (int64_t i = 0; i < count; ++i) {
-      const C* part = reinterpret_cast<const C*>(partials + step * static_cast<size_t>(i));
-      for (int64_t d = 0; d < stride; d += kLanes<C>) {
-        store(sum + d, load(sum + d) + load(part + row * stride + d));
-      }
-    }
-    if (last) write_query<T>(g, task, row, sum);
-  }
-}
+// ---- a unit by many tasks ----
 
 template <class T, class F>
-void attention_finish_keys(const AttentionGradArgs& g, const AttentionTask& task,
-                           const char* partials, size_t step, int64_t count) {
+void attention_backward_step(const AttentionGradArgs& g, const AttentionTask& task, GradStep step,
+                             int64_t row_chunk, int64_t key_chunk, void* memory, void* scratch) {
   using C = typename F::Compute;
-  const int64_t dk_size = kGradientKeys * round_up(g.dim, kLanes<C>);
-  const int64_t size = dk_size + kGradientKeys * round_up(g.value_dim, kLanes<C>);
-  const int64_t offset = task.chunk_begin * size;
-  // The first part becomes the sum.
-  C* sum = reinterpret_cast<C*>(const_cast<char*>(partials)) + offset;
-  for (int64_t i = 1; i < count; ++i) {
-    const C* part = reinterpret_cast<const C*>(partials + step * static_cast<size_t>(i)) + offset;
-    for (int64_t d = 0; d < size; d += kLanes<C>) store(sum + d, load(sum + d) + load(part + d));
+  GradContext<T, F> c(g, task, memory, scratch);
+  if (step == GradStep::kReadRows) return c.begin();
+  c.join();
+  if (key_chunk >= 0) c.enter_chunk(key_chunk);
+  int first = 0, end = 0;
+  if (row_chunk >= 0) {
+    // Blocks are never longer than this, and often exactly so long.
+    while (first < c.block_count && c.unit_row(c.w.blocks[first]) < row_chunk * kRowChunk<C>) {
+      ++first;
+    }
+    end = first < c.block_count ? end_of_row_chunk(c, first) : first;
   }
-  write_keys<T>(g, task, task.chunk_begin, sum, sum + dk_size);
+  switch (step) {
+    case GradStep::kReadRows: break;
+    case GradStep::kPackRows:
+      for (int b = first; b < end; ++b) c.pack_rows(b);
+      if (g.delta != nullptr) note_deltas(c, first, end);
+      break;
+    case GradStep::kPackKeys: c.pack_chunk(); break;
+    case GradStep::kCell: differentiate_cell(c, first, end, [](int) {}); break;
+    case GradStep::kWriteRows: write_queries(c, first, end); break;
+    case GradStep::kWriteKeys: write_chunk(c); break;
+  }
 }
 
 template <class F>
-size_t gradient_scratch_bytes(const AttentionGradArgs& a, int64_t rows) {
+size_t gradient_unit_bytes(const AttentionGradArgs& a, int64_t rows) {
+  Workspace<F> w(a, rows, Pass::kBackward, nullptr);
+  GradWorkspace<F> s(a, w, kGradientKeys);
+  w.next = s.next;
+  w.take_tile(Pass::kBackward);
+  s.next = w.next;
+  s.take_tile(a);
+  return reinterpret_cast<size_t>(s.next);
+}
+
+// Memory of a unit that many tasks share, and of each of them.
+template <class F>
+GradBytes gradient_shared_bytes(const AttentionGradArgs& a, int64_t rows) {
   const Workspace<F> w(a, rows, Pass::kBackward, nullptr);
-  return reinterpret_cast<size_t>(GradWorkspace<F>(a, w, rows, false).next);
-}
-
-template <class F>
-size_t gradient_query_bytes(const AttentionGradArgs& a, int64_t rows) {
-  using C = typename F::Compute;
-  return static_cast<size_t>(rows * round_up(a.dim, kLanes<C>)) * sizeof(C);
-}
-
-template <class F>
-size_t gradient_key_bytes(const AttentionGradArgs& a) {
-  using C = typename F::Compute;
-  const int64_t keys = round_up(a.k_len, kGradientKeys);
-  return static_cast<size_t>(keys * (round_up(a.dim, kLanes<C>) + round_up(a.value_dim, kLanes<C>))) *
-         sizeof(C);
+  GradWorkspace<F> s(a, w, round_up(a.k_len, kGradientKeys));
+  const size_t unit = reinterpret_cast<size_t>(s.next);
+  Workspace<F> tile = w;
+  tile.next = nullptr;
+  tile.take_tile(Pass::kBackward);
+  s.next = tile.next;
+  s.take_tile(a);
+  return {unit, reinterpret_cast<size_t>(s.next)};
 }
 
 }  // namespace

@@ -30,15 +30,14 @@ TEGULA_NOINLINE void add_slopes(const AttentionGradArgs& g, const AttentionTask&
                                 BiasSums<typename F::Compute>& sums, void* scratch) {
   using C = typename F::Compute;
   constexpr int kN = kLanes<C>;
-  GradContext<T, F> c(g, task, scratch);
+  GradContext<T, F> c(g, task, scratch, nullptr);
+  c.begin();
+  c.enter_chunk(task.chunk_begin);
   bool packed = false;
   for (int b = 0; b < c.block_count; ++b) {
     const Block<C>& block = c.w.blocks[b];
-    const int32_t chunk = static_cast<int32_t>(task.chunk_begin * kGradientKeys);
-    if (intersect(block.sight.some, {chunk, chunk + static_cast<int32_t>(kGradientKeys)}).empty()) {
-      continue;
-    }
-    if (!packed) c.pack_chunk(task.chunk_begin);
+    if (!c.sees_chunk(block)) continue;
+    if (!packed) c.pack_chunk();
     packed = true;
     c.pack_rows(b);
     const int64_t first_row = c.unit_row(block) - task.row_begin;
@@ -66,21 +65,20 @@ TEGULA_NOINLINE void add_slopes(const AttentionGradArgs& g, const AttentionTask&
 }
 
 template <class B, class C>
-TEGULA_NOINLINE void write_bias(const View& dbias, int64_t offset, const C* sums,
-                                int64_t count, int64_t dbias_step) {
+TEGULA_NOINLINE void write_bias(const View& dbias, int64_t offset, const C* sums, int64_t count,
+                                int64_t dbias_step) {
   B* to = dbias.at<B>(offset);
   for (int64_t i = 0; i < count; ++i) store_one<C>(to + i * dbias_step, sums[i]);
 }
 
 // `count` entries of dbias, dbias_step apart.
 template <class C>
-TEGULA_INLINE void store_bias(const View& dbias, int64_t offset, const C* sums,
-                              int64_t count, int64_t dbias_step) {
+TEGULA_INLINE void store_bias(const View& dbias, int64_t offset, const C* sums, int64_t count,
+                              int64_t dbias_step) {
   switch (dbias.dtype) {
     case DType::kFloat64: return write_bias<double>(dbias, offset, sums, count, dbias_step);
     case DType::kFloat16: return write_bias<Half>(dbias, offset, sums, count, dbias_step);
-    case DType::kBFloat16:
-      return write_bias<BFloat16>(dbias, offset, sums, count, dbias_step);
+    case DType::kBFloat16: return write_bias<BFloat16>(dbias, offset, sums, count, dbias_step);
     default: return write_bias<float>(dbias, offset, sums, count, dbias_step);
   }
 }
@@ -146,7 +144,7 @@ template <class F>
 size_t bias_scratch_bytes(const AttentionGradArgs& a) {
   using C = typename F::Compute;
   return static_cast<size_t>(round_up(sizeof(BiasSums<C>), 64)) +
-         gradient_scratch_bytes<F>(a, kGradientRows<C>);
+         gradient_unit_bytes<F>(a, kGradientRows<C>);
 }
 
 template <class T, class F>
@@ -154,12 +152,10 @@ constexpr AttentionGradKernels gradient_kernels_of_format() {
   using C = typename F::Compute;
   return {kRowChunk<C>,
           kGradientRows<C>,
-          gradient_scratch_bytes<F>,
-          gradient_query_bytes<F>,
-          gradient_key_bytes<F>,
-          attention_backward_task<T, F>,
-          attention_finish_queries<T, F>,
-          attention_finish_keys<T, F>,
+          gradient_unit_bytes<F>,
+          gradient_shared_bytes<F>,
+          attention_backward_unit<T, F>,
+          attention_backward_step<T, F>,
           bias_scratch_bytes<F>,
           attention_bias_task<T, F>};
 }

@@ -56,8 +56,8 @@ struct Context {
   C exponent;         // score * exponent is the exponent of 2
   double to_natural;  // score * to_natural is the natural logarithm
 
-  TEGULA_INLINE Context(const AttentionArgs& args, const AttentionTask& t, Pass p, void* scratch)
-      : a(args), task(t), pass(p), w(args, t.row_end - t.row_begin, p, scratch) {
+  TEGULA_INLINE Context(const AttentionArgs& args, const AttentionTask& t, Pass p, void* memory)
+      : a(args), task(t), pass(p), w(args, t.row_end - t.row_begin, p, memory) {
     additive = a.bias || a.dense;
     natural = a.bias || a.softcap > 0 || a.alibi != nullptr;
     const double scale = a.softcap > 0 ? a.scale / a.softcap : a.scale;
@@ -80,7 +80,6 @@ struct Context {
     const int64_t key_head = task.first_head / (a.heads / a.key_heads);
     key_base = a.k.at<T>(batch_offset(a.k) + key_head * a.k.step(2));
     value_base = a.v.at<T>(batch_offset(a.v) + key_head * a.v.step(2));
-    read_rows();
   }
 
   // To be sent for: the rows of `head` of the next task's batch entry.

@@ -134,6 +134,8 @@ template <class T, class F>
 void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, void* scratch) {
   using C = typename F::Compute;
   Context<T, F> c(a, task, Pass::kForward, scratch);
+  c.w.take_tile(Pass::kForward);
+  c.read_rows();
   if (task.next_head >= 0) {
     const int64_t key_head = task.next_head / (a.heads / a.key_heads);
     c.look_ahead(a.out, task.next_head), c.look_ahead(a.v, key_head);
@@ -170,6 +172,8 @@ void attention_finish_task(const AttentionArgs& a, const AttentionTask& task, co
                            size_t step, int64_t count, void* scratch) {
   using C = typename F::Compute;
   Context<T, F> c(a, task, Pass::kForward, scratch);
+  c.w.take_tile(Pass::kForward);
+  c.read_rows();
   start_fold(c);
   for (int64_t i = 0; i < count; ++i) {
     const C* from = reinterpret_cast<const C*>(partials + step * static_cast<size_t>(i));
@@ -183,7 +187,9 @@ void attention_finish_task(const AttentionArgs& a, const AttentionTask& task, co
 
 template <class F>
 size_t attention_scratch_bytes(const AttentionArgs& a, int64_t rows) {
-  return reinterpret_cast<size_t>(Workspace<F>(a, rows, Pass::kForward, nullptr).next);
+  Workspace<F> w(a, rows, Pass::kForward, nullptr);
+  w.take_tile(Pass::kForward);
+  return reinterpret_cast<size_t>(w.next);
 }
 
 template <class F>

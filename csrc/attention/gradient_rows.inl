@@ -19,32 +19,40 @@ static_assert(kGradientKeys % kGradientTile == 0 && kGradientTile % kGroupRows =
 template <class F>
 using SumFormat = PlainFormat<typename F::Compute>;
 
+// Memory of a unit, which tasks may share, and of the tile in work.
 template <class F>
 struct GradWorkspace {
   using C = typename F::Compute;
   using Unit = typename F::Unit;
 
-  char* next;
-  int64_t dim_stride, value_stride;                // D and Dv in whole vectors
-  int64_t value_units, packed_value_units;         // of a v or grad_out row
+  // What was learnt when the rows were read.
+  struct Header {
+    int block_count;
+    int64_t slots;
+  };
 
+  char* next;
+  int64_t dim_stride, value_stride;         // D and Dv in whole vectors
+  int64_t value_units, packed_value_units;  // of a v or grad_out row
+
+  Header* header;
   // Per row.
-  Unit* grad_columns;          // grad_out, block by block as columns [unit][width]
-  C *query_rows, *grad_rows;   // q and grad_out as rows
-  C *shift, *shift_rest;       // their sum is the log-sum-exp in the units of the scores
-  C* delta;                    // rowsum(grad_out out)
-  C *dq_cell, *dq;             // of this key chunk, of all: one and the same for a single chunk
-  bool *packed, *finite;       // per block: its rows stand above; hold finite numbers only
-  // Per key of the chunk.
+  Unit* grad_columns;         // grad_out, block by block as columns [unit][width]
+  C *query_rows, *grad_rows;  // q and grad_out as rows
+  C *shift, *shift_rest;      // their sum is the log-sum-exp in the units of the scores
+  C* delta;                   // rowsum(grad_out out)
+  C* dq;
+  bool *packed, *finite;  // per block: its rows stand above; they hold finite numbers only
+  // Per key of the unit, or of the one chunk that stands here.
   Unit *key_units, *value_units_of_keys;
-  C* key_rows;
-  C *dk_cell, *dv_cell, *dk, *dv;  // likewise, by row chunk
+  C *key_rows, *dk, *dv;
+  bool* tile_finite;  // per tile: its key_rows hold finite numbers only
   // Per key of the tile and row of the group, [key][kGradientRows].
-  C *weights, *slopes;         // P with dropout, dS
+  C *weights, *slopes;  // P with dropout, dS
   uint8_t* hidden;
   // Per key of the tile and row of the block, as the scores.
-  C *undropped, *tangent;      // P, derivative of the softcap
-  C* clean;                    // rows without those that a key or a query must not meet
+  C *undropped, *tangent;  // P, derivative of the softcap
+  C* clean;                // rows without those that a key or a query must not meet
 
   template <class T>
   TEGULA_INLINE T* take(int64_t count) {
@@ -53,41 +61,37 @@ struct GradWorkspace {
     return taken;
   }
 
-  TEGULA_INLINE GradWorkspace(const AttentionGradArgs& a, const Workspace<F>& w,
-                              int64_t task_rows, bool one_chunk)
+  // `keys`: a multiple of kGradientKeys.
+  TEGULA_INLINE GradWorkspace(const AttentionGradArgs& a, const Workspace<F>& w, int64_t keys)
       : next(w.next) {
     dim_stride = round_up(a.dim, kLanes<C>);
     value_stride = w.value_stride;
     value_units = (a.value_dim + F::kUnitValues - 1) / F::kUnitValues;
     packed_value_units = round_up(value_units, kLanes<Unit>);
     const int64_t rows = w.rows;
+    header = take<Header>(1);
     grad_columns = take<Unit>(rows * packed_value_units);
     query_rows = take<C>(rows * dim_stride), grad_rows = take<C>(rows * value_stride);
     shift = take<C>(rows), shift_rest = take<C>(rows), delta = take<C>(rows);
     dq = take<C>(rows * dim_stride);
-    dq_cell = one_chunk ? dq : take<C>(rows * dim_stride);
     packed = take<bool>(rows), finite = take<bool>(rows);
+    key_units = take<Unit>(keys * w.packed_units);
+    value_units_of_keys = take<Unit>(keys * packed_value_units);
+    key_rows = F::kUnitValues == 1 ? reinterpret_cast<C*>(key_units) : take<C>(keys * dim_stride);
+    dk = take<C>(keys * dim_stride), dv = take<C>(keys * value_stride);
+    tile_finite = take<bool>(keys / kGradientTile);
+  }
 
-    key_units = take<Unit>(kGradientKeys * w.packed_units);
-    value_units_of_keys = take<Unit>(kGradientKeys * packed_value_units);
-    key_rows = F::kUnitValues == 1 ? reinterpret_cast<C*>(key_units)
-                                   : take<C>(kGradientKeys * dim_stride);
-    dk = take<C>(kGradientKeys * dim_stride), dv = take<C>(kGradientKeys * value_stride);
-    dk_cell = dk, dv_cell = dv;
-    if (task_rows > kRowChunk<C>) {
-      dk_cell = take<C>(kGradientKeys * dim_stride);
-      dv_cell = take<C>(kGradientKeys * value_stride);
-    }
-
+  TEGULA_INLINE void take_tile(const AttentionGradArgs& a) {
     weights = take<C>(kGradientTile * kGradientRows<C>);
     slopes = take<C>(kGradientTile * kGradientRows<C>);
     hidden = take<uint8_t>(kGradientTile * kGradientRows<C>);
     const int64_t tile = kGradientTile * kBlockRows<C>;
     undropped = take<C>(a.dropout.active() ? tile : 0);
     tangent = take<C>(a.softcap > 0 ? tile : 0);
-    const int64_t clean_rows = kGradientTile > kGradientRows<C> ? kGradientTile
-                                                                : kGradientRows<C>;
-    clean = take<C>(clean_rows * (dim_stride > value_stride ? dim_stride : value_stride));
+    constexpr int64_t kCleanRows =
+        kGradientTile > kGradientRows<C> ? kGradientTile : kGradientRows<C>;
+    clean = take<C>(kCleanRows * (dim_stride > value_stride ? dim_stride : value_stride));
   }
 };
 
@@ -99,14 +103,35 @@ struct GradContext : Context<T, F> {
 
   const AttentionGradArgs& g;
   GradWorkspace<F> s;
-  int32_t chunk_begin = 0, chunk_count = 0;  // keys of the chunk
-  bool tile_finite[kGradientKeys / kGradientTile];
+  // The chunk: its first key, their number, and where it lies in the arrays of keys.
+  int32_t chunk_begin = 0, chunk_count = 0;
+  int64_t chunk_place = 0;
+  bool all_keys;  // the arrays hold the keys of the unit
 
-  TEGULA_INLINE GradContext(const AttentionGradArgs& args, const AttentionTask& t, void* scratch)
-      : Context<T, F>(args, t, Pass::kBackward, scratch),
+  // The unit's memory is followed by the tile's, unless that has a place of its own.
+  TEGULA_INLINE GradContext(const AttentionGradArgs& args, const AttentionTask& t, void* memory,
+                            void* tile_memory)
+      : Context<T, F>(args, t, Pass::kBackward, memory),
         g(args),
-        s(args, w, t.row_end - t.row_begin, t.chunk_end - t.chunk_begin <= 1) {
+        s(args, w, tile_memory == nullptr ? kGradientKeys : round_up(args.k_len, kGradientKeys)),
+        all_keys(tile_memory != nullptr) {
+    w.next = tile_memory == nullptr ? s.next : static_cast<char*>(tile_memory);
+    w.take_tile(Pass::kBackward);
+    s.next = w.next;
+    s.take_tile(args);
+  }
+
+  // Reads the rows: what they see, not yet what they hold.
+  TEGULA_NOINLINE void begin() {
+    this->read_rows();
+    *s.header = {this->block_count, this->slots};
     for (int b = 0; b < this->block_count; ++b) s.packed[b] = false;
+    fill(s.dq, this->slots * s.dim_stride, C(0));
+  }
+  // Another task has read them.
+  TEGULA_INLINE void join() {
+    this->block_count = s.header->block_count;
+    this->slots = s.header->slots;
   }
 
   // Number of a block's first row in the unit.
@@ -182,38 +207,47 @@ struct GradContext : Context<T, F> {
     return total;
   }
 
-  // The keys and values of a chunk in the forms the products read.
-  TEGULA_NOINLINE void pack_chunk(int64_t chunk) {
+  TEGULA_INLINE void enter_chunk(int64_t chunk) {
     chunk_begin = static_cast<int32_t>(chunk * kGradientKeys);
     chunk_count = static_cast<int32_t>(smaller(kGradientKeys, a.k_len - chunk_begin));
+    chunk_place = all_keys ? chunk_begin : 0;
+  }
+
+  // The chunk's keys and values in the forms the products read; dk and dv begin with zeros.
+  TEGULA_NOINLINE void pack_chunk() {
     for (int32_t key = 0; key < chunk_count; ++key) {
       const T* k = this->key_base + (chunk_begin + key) * a.k.step(1);
       const T* v = this->value_base + (chunk_begin + key) * a.v.step(1);
       pack_row<F>(v, a.v.step(0), a.value_dim, C(1),
-                  s.value_units_of_keys + key * s.packed_value_units);
-      pack_row<F>(k, a.k.step(0), a.dim, C(1), s.key_units + key * w.packed_units);
+                  s.value_units_of_keys + (chunk_place + key) * s.packed_value_units);
+      pack_row<F>(k, a.k.step(0), a.dim, C(1), s.key_units + (chunk_place + key) * w.packed_units);
     }
     for (int32_t begin = 0; begin < chunk_count; begin += kGradientTile) {
       const T* k = this->key_base + (chunk_begin + begin) * a.k.step(1);
-      tile_finite[begin / kGradientTile] =
-          copy_rows(k, a.k.step(1), a.k.step(0), smaller(kGradientTile, chunk_count - begin),
-                    a.dim, s.key_rows + begin * s.dim_stride);
+      s.tile_finite[(chunk_place + begin) / kGradientTile] =
+          copy_rows(k, a.k.step(1), a.k.step(0), smaller(kGradientTile, chunk_count - begin), a.dim,
+                    s.key_rows + (chunk_place + begin) * s.dim_stride);
     }
+    fill(s.dk + chunk_place * s.dim_stride, kGradientKeys * s.dim_stride, C(0));
+    fill(s.dv + chunk_place * s.value_stride, kGradientKeys * s.value_stride, C(0));
   }
 
   TEGULA_INLINE KeyRange chunk_range() const { return {chunk_begin, chunk_begin + chunk_count}; }
+  TEGULA_INLINE bool sees_chunk(const Block<C>& block) const {
+    return !intersect(block.sight.some, chunk_range()).empty();
+  }
 
   // Stands on the tile that begins at key `begin` of the chunk.
   TEGULA_INLINE void enter_chunk_tile(int32_t begin) {
     tile = {};
     tile.begin = chunk_begin + begin;
     tile.count = static_cast<int32_t>(smaller(kGradientTile, chunk_count - begin));
-    tile.keys = reinterpret_cast<const char*>(s.key_units + begin * w.packed_units);
+    tile.keys = reinterpret_cast<const char*>(s.key_units + tile_key() * w.packed_units);
     tile.key_bytes = w.packed_units * static_cast<int64_t>(sizeof(Unit));
   }
 
-  // Number of the tile's first key in the chunk.
-  TEGULA_INLINE int32_t tile_key() const { return tile.begin - chunk_begin; }
+  // Where the tile's first key lies in the arrays of keys.
+  TEGULA_INLINE int64_t tile_key() const { return chunk_place + tile.begin - chunk_begin; }
 };
 
 }  // namespace

@@ -109,8 +109,7 @@ TEGULA_NOINLINE void drop_vector(GradContext<T, F>& c, const Block<typename F::C
 template <bool kCareful, class T, class F>
 TEGULA_NOINLINE void slope_vector(GradContext<T, F>& c, const Block<typename F::Compute>& block,
                                   int j, KeyRange hull, bool capped,
-                                  const typename F::Compute* weights,
-                                  typename F::Compute* slopes) {
+                                  const typename F::Compute* weights, typename F::Compute* slopes) {
   using C = typename F::Compute;
   constexpr int kN = kLanes<C>;
   const int width = block.width();
@@ -166,8 +165,11 @@ TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F:
   const Product<F> products = {
       reinterpret_cast<const char*>(c.s.value_units_of_keys +
                                     c.tile_key() * c.s.packed_value_units),
-      c.s.packed_value_units * static_cast<int64_t>(sizeof(typename F::Unit)), c.s.value_units,
-      c.s.grad_columns + block.slot * c.s.packed_value_units, block.width(), c.w.scores};
+      c.s.packed_value_units * static_cast<int64_t>(sizeof(typename F::Unit)),
+      c.s.value_units,
+      c.s.grad_columns + block.slot * c.s.packed_value_units,
+      block.width(),
+      c.w.scores};
   multiply_ranges(c, products, vectors, ranges);
   for (int j = 0; j < vectors; ++j) {
     if (whole) {

@@ -24,10 +24,10 @@ inline constexpr int kFewRows = 4;
 template <class C>
 inline constexpr int kCutRows = kLanes<C> / 2 > kFewRows ? kLanes<C> / 2 : kFewRows + 1;
 
-// Rows whose share of a gradient is summed by itself: no block of the backward pass lies
-// across a multiple of it.
+// Rows that the backward pass may give to a task of their own: none of its blocks lies across
+// a multiple of it.
 template <class C>
-inline constexpr int kRowChunk = 12 * kBlockRows<C>;
+inline constexpr int kRowChunk = 4 * kBlockRows<C>;
 
 static_assert(kKeyChunk % 256 == 0 && 128 % kKeyQuad == 0);
 
@@ -79,8 +79,8 @@ struct Block {
 // What the rows are read for.
 enum class Pass { kForward, kBackward };
 
-// Scratch of one task. Constructed on a null pointer it measures what it needs; what only
-// one pass needs has no room in the other's.
+// Memory of one task: of its rows, and of the tile in work. Taken from a null pointer it
+// measures what it needs; what only one pass needs has no room in the other's.
 template <class F>
 struct Workspace {
   using C = typename F::Compute;
@@ -114,9 +114,8 @@ struct Workspace {
     return taken;
   }
 
-  TEGULA_INLINE Workspace(const AttentionArgs& a, int64_t task_rows, Pass pass, void* scratch)
-      : next(static_cast<char*>(scratch)) {
-    const bool forward = pass == Pass::kForward;
+  TEGULA_INLINE Workspace(const AttentionArgs& a, int64_t task_rows, Pass pass, void* memory)
+      : next(static_cast<char*>(memory)) {
     units = (a.dim + F::kUnitValues - 1) / F::kUnitValues;
     packed_units = round_up(units, kLanes<Unit>);
     value_stride = round_up(a.value_dim, kLanes<C>);
@@ -130,21 +129,23 @@ struct Workspace {
     head = take<Int<C>>(rows), query = take<Int<C>>(rows);
     lead_low = take<UInt<C>>(rows), lead_high = take<UInt<C>>(rows);
     slope = take<C>(rows);
-    scores = take<C>(kTile), additive = take<C>(kTile);
-
-    const int64_t sums = forward ? rows : 0;
-    best = take<C>(sums), total = take<C>(sums), sum = take<C>(sums * value_stride);
-    const int64_t chunk_rows = a.k_len > kKeyChunk ? sums : 0;
+    if (pass == Pass::kBackward) return;
+    best = take<C>(rows), total = take<C>(rows), sum = take<C>(rows * value_stride);
+    const int64_t chunk_rows = a.k_len > kKeyChunk ? rows : 0;
     all_best = take<C>(chunk_rows), all_total = take<C>(chunk_rows);
     all_sum = take<C>(chunk_rows * value_stride);
-    const int64_t lanes = forward ? kBlockRows<C> : 0, keys_of_tile = forward ? kKeyTile<F> : 0;
-    tile_best = take<C>(lanes), tile_sum = take<C>(lanes);
-    shift = take<C>(lanes), rescale = take<C>(lanes);
-    weights = take<Unit>(forward ? kTile : 0);
-    keys = take<Unit>(keys_of_tile * packed_units);
-    key_columns = take<Unit>(keys_of_tile * packed_units);
-    values = take<Unit>(keys_of_tile * value_stride);
-    clean_values = take<Unit>(keys_of_tile * value_stride);
+  }
+
+  TEGULA_INLINE void take_tile(Pass pass) {
+    scores = take<C>(kTile), additive = take<C>(kTile);
+    if (pass == Pass::kBackward) return;
+    tile_best = take<C>(kBlockRows<C>), tile_sum = take<C>(kBlockRows<C>);
+    shift = take<C>(kBlockRows<C>), rescale = take<C>(kBlockRows<C>);
+    weights = take<Unit>(kTile);
+    keys = take<Unit>(kKeyTile<F> * packed_units);
+    key_columns = take<Unit>(kKeyTile<F> * packed_units);
+    values = take<Unit>(kKeyTile<F> * value_stride);
+    clean_values = take<Unit>(kKeyTile<F> * value_stride);
   }
 };
 

@@ -22,10 +22,8 @@ struct Product {
 
 // q k^T of a block.
 template <class T, class F>
-TEGULA_INLINE Product<F> score_product(Context<T, F>& c,
-                                       const Block<typename F::Compute>& block) {
-  return {c.tile.keys,   c.tile.key_bytes, c.w.units, c.queries_of(block),
-          block.width(), c.w.scores};
+TEGULA_INLINE Product<F> score_product(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  return {c.tile.keys, c.tile.key_bytes, c.w.units, c.queries_of(block), block.width(), c.w.scores};
 }
 
 // For keys [begin, end) of the tile and kVectors vectors of rows from `first` on.
@@ -40,8 +38,8 @@ TEGULA_INLINE void multiply_columns(Context<T, F>& c, const Product<F>& p, int f
   int key = begin;
   for (; key + kScoreRows <= end; key += kScoreRows, keys += kScoreRows * step) {
     if (c.ahead_count > 0) c.prefetch_ahead();
-    score_tile<F, kScoreRows, kVectors>(keys, step, units, columns, width, out + key * width,
-                                        width, best);
+    score_tile<F, kScoreRows, kVectors>(keys, step, units, columns, width, out + key * width, width,
+                                        best);
   }
   for (; key + 2 <= end; key += 2, keys += 2 * step) {
     score_tile<F, 2, kVectors>(keys, step, units, columns, width, out + key * width, width, best);

@@ -12,6 +12,8 @@ template <class T, class F>
 void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, void* scratch) {
   using C = typename F::Compute;
   Context<T, F> c(a, task, Pass::kForward, scratch);
+  c.w.take_tile(Pass::kForward);
+  c.read_rows();
   T* out_base = a.weights.at<T>(c.batch_offset(a.weights));
   const C* norms_base = a.norms.at<C>(c.batch_offset(a.norms));
   const int64_t step = a.weights.step(0);

@@ -1,6 +1,5 @@
 // tg.attention_backward: from Python to attention_backward.
 #include "../attention/backward.h"
-
 #include "attention_inputs.h"
 
 namespace tegula {
@@ -29,16 +28,16 @@ struct Gradient {
 void check_shape(const View& view, const char* name, const std::vector<int64_t>& shape,
                  DType dtype) {
   if (view.dtype != dtype) {
-    throw TypeError(message(name, " has dtype ", name_of(view.dtype), ", expected ",
-                            name_of(dtype)));
+    throw TypeError(
+        message(name, " has dtype ", name_of(view.dtype), ", expected ", name_of(dtype)));
   }
   if (view.rank != static_cast<int>(shape.size()) ||
       !std::equal(shape.begin(), shape.end(), view.shape)) {
     View expected;
     expected.rank = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), expected.shape);
-    throw ValueError(message(name, " has shape ", shape_text(view), ", expected ",
-                             shape_text(expected)));
+    throw ValueError(
+        message(name, " has shape ", shape_text(view), ", expected ", shape_text(expected)));
   }
 }
 

@@ -42,7 +42,7 @@ inline View heads_first(View view, const std::string& layout, const char* name) 
 struct Inputs {
   View q, k, v;                    // (..., H, L, X)
   View given_q, given_k, given_v;  // as they were given
-  py::handle like;  // the array q
+  py::handle like;                 // the array q
   DType dtype;
   std::string layout;
   int rank;  // of the arrays as they were given
@@ -130,7 +130,8 @@ struct Inputs {
   }
 };
 
-inline std::vector<double> per_head(Arrays& arrays, py::handle array, int64_t heads, const char* name) {
+inline std::vector<double> per_head(Arrays& arrays, py::handle array, int64_t heads,
+                                    const char* name) {
   if (array.is_none()) return {};
   const View view = arrays.input(array, name);
   if (view.dtype != DType::kFloat64) throw TypeError(message(name, " must be float64 here"));

@@ -1,6 +1,6 @@
 """The native module. Its functions check what memory safety needs; the Python modules say more."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
@@ -29,21 +29,47 @@ def positional_encoding(
     threads: int = 0,
 ) -> NDArray[Any]: ...
 def embedding(
-    ids: NDArray[Any],
-    weight: NDArray[Any],
+    ids: _Array,
+    weight: _Array,
     padding_idx: int,
     zero_pads: bool,
     ignore_id: int | None,
     scale: float,
-    positions: NDArray[Any] | None,
-    position_table: Any,
+    positions: _Array | None,
+    position_table: _Array | None,
     sinusoidal: bool,
-    segments: NDArray[Any] | None,
-    segment_table: NDArray[Any] | None,
+    segments: _Array | None,
+    segment_table: _Array | None,
     dropout_p: float,
     seed: int,
-    out: NDArray[Any] | None,
-) -> NDArray[Any]: ...
+    out: _Array | None,
+    threads: int,
+) -> _Array: ...
+def embedding_backward(
+    grad: _Array,
+    ids: _Array,
+    num_rows: int,
+    padding_idx: int,
+    ignore_id: int | None,
+    scale: float,
+    dropout_p: float,
+    seed: int,
+    out: _Array | None,
+    zeros: bool,
+    threads: int,
+) -> _Array: ...
+def embedding_backward_sparse(
+    grad: _Array,
+    ids: _Array,
+    num_rows: int,
+    padding_idx: int,
+    ignore_id: int | None,
+    scale: float,
+    dropout_p: float,
+    seed: int,
+    new_rows: Callable[[int, int], _Array] | None,
+    threads: int,
+) -> tuple[NDArray[Any], _Array]: ...
 def dropout_mask(seed: int, p: float, shape: Sequence[int], threads: int = 0) -> NDArray[Any]: ...
 def mask_fill(
     out: _Array,

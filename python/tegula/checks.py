@@ -22,6 +22,14 @@ def integer(value: Any, name: str) -> int:
     return int(value)
 
 
+def size(value: Any, name: str) -> int:
+    """`value` as the extent of an axis."""
+    number = integer(value, name)
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{name} must lie in [0, 2**63), got {number}")
+    return number
+
+
 def real(value: Any, name: str) -> float:
     """`value` as a finite float; bool is not a number."""
     numbers = (int, float, np.integer, np.floating)
@@ -31,7 +39,7 @@ def real(value: Any, name: str) -> float:
         result = float(value)
     except OverflowError:
         result = math.inf
-    if not -math.inf < result < math.inf:  # isfinite() takes no number that a compiler keeps open
+    if not -math.inf < result < math.inf:  # NaN neither; unlike isfinite, torch.compile can trace it
         raise ValueError(f"{name} must be finite, got {result}")
     return result
 
@@ -92,3 +100,9 @@ def flag(value: Any, name: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
     return bool(value)
+
+
+def kind(value: Any) -> str:
+    """The type of `value` as an error names it: "list", "torch.Tensor"."""
+    found = type(value)
+    return found.__name__ if found.__module__ == "builtins" else f"{found.__module__}.{found.__name__}"

@@ -42,30 +42,40 @@ class Inside:
 class Packed(Mask):
     """Documents that lie one after the other, given by their borders."""
 
-    __slots__ = ("_borders", "_inside", "_k_borders")
+    __slots__ = ("_borders", "_inside", "_k_borders", "_names")
 
     _borders: Any  # (documents + 1,)
     _k_borders: Any  # likewise, or None: the same
     _inside: Inside
+    _names: tuple[str, str]
 
-    def __init__(self, cu_seqlens: Any, cu_seqlens_k: Any, causal: Any, window: Any) -> None:
-        q = borders_of(cu_seqlens, "cu_seqlens")
-        k = None if cu_seqlens_k is None else borders_of(cu_seqlens_k, "cu_seqlens_k")
+    def __init__(
+        self,
+        cu_seqlens: Any,
+        cu_seqlens_k: Any,
+        causal: Any,
+        window: Any,
+        names: tuple[str, str] = ("cu_seqlens", "cu_seqlens_k"),
+    ) -> None:
+        """`names`: how errors call the borders."""
+        q = borders_of(cu_seqlens, names[0])
+        k = None if cu_seqlens_k is None else borders_of(cu_seqlens_k, names[1])
         if k is not None and k.shape != q.shape:
             raise ValueError(
-                f"cu_seqlens has shape {tuple(q.shape)} and cu_seqlens_k has shape {tuple(k.shape)}: "
+                f"{names[0]} has shape {tuple(q.shape)} and {names[1]} has shape {tuple(k.shape)}: "
                 "both must hold the same number of documents"
             )
         given = (cu_seqlens, cu_seqlens_k)
         self._begin("documents", given=given, cu_seqlens=q, cu_seqlens_k=k, causal=causal, window=window)
-        self._set(_borders=q, _k_borders=k, _inside=Inside(causal, window))
+        self._set(_borders=q, _k_borders=k, _inside=Inside(causal, window), _names=names)
 
     def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
-        q = k = on.borders(self._borders, "cu_seqlens", q_len, "q_len")
+        q_name, k_name = self._names
+        q = k = on.borders(self._borders, q_name, q_len, "q_len")
         if self._k_borders is None:
-            on.borders(self._borders, "cu_seqlens", k_len, "k_len")
+            on.borders(self._borders, q_name, k_len, "k_len")
         else:
-            k = on.borders(self._k_borders, "cu_seqlens_k", k_len, "k_len")
+            k = on.borders(self._k_borders, k_name, k_len, "k_len")
         document = on.documents_at(q, q_len)
         begin, k_begin = q[document], k[document]
         rank = on.arange(q_len) - begin
@@ -223,6 +233,7 @@ def documents(
     q : integer array of shape (..., Lq), optional
         The document of each query. Ids need not be sorted; where the keys of each document are
         consecutive the mask stays an interval, otherwise it makes a bool array when it is used.
+        (While torch traces, ids always make one; `cu_seqlens` never do.)
     k : integer array of shape (..., Lk), optional
         The document of each key; left out, as `q`.
     cu_seqlens : integer array of shape (documents + 1,), optional

@@ -70,10 +70,19 @@ class Mask:
 
         `given`: the arguments as the caller handed them over, for the device.
         """
-        self._set(_written=(name, arguments, options), _batch=batch, _heads=heads, _last=None, _last_torch=None)
+        device, readable = None, True
+        for value in given:
+            if is_tensor(value):
+                device = value.device if device is None else device
+                readable = readable and not is_tensor(opened(value))
         self._set(
-            _device=next((value.device for value in given if is_tensor(value)), None),
-            _readable=not any(is_tensor(opened(value)) for value in given),
+            _written=(name, arguments, options),
+            _batch=batch,
+            _heads=heads,
+            _device=device,
+            _readable=readable,
+            _last=None,
+            _last_torch=None,
         )
 
     # -- for each kind to say -------------------------------------------------------------------

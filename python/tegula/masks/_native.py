@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ._inputs import Bools, is_tensor
+from ._inputs import is_tensor
 
 
 def scan(array: Any) -> tuple[Any, Any, bool]:
@@ -27,13 +27,8 @@ def scan(array: Any) -> tuple[Any, Any, bool]:
     return lo, hi, irregular
 
 
-def fill(
-    out: npt.NDArray[Any],
-    lo: npt.NDArray[np.int32],
-    hi: npt.NDArray[np.int32],
-    dense: Bools | None,
-) -> None:
-    """Write a lowered mask into (Lq, Lk) or (B, H, Lq, Lk): bool, or floats 0 and -inf."""
+def fill(out: Any, lo: Any, hi: Any, dense: Any) -> None:
+    """Write a lowered mask into (Lq, Lk) or (B, H, Lq, Lk), arrays or tensors: bool, or floats 0 and -inf."""
     _core.mask_fill(out[None, None] if out.ndim == 2 else out, lo, hi, dense)
 
 

@@ -8,6 +8,7 @@ Everywhere else masks are lowered by NumPy, with its checks, and the result is h
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import _native
 from ._dense import Dense, check_is_bool
 from ._documents import Inside, Places
 from ._inputs import borders_of, length_of
@@ -168,7 +170,7 @@ def lower(mask: Mask, batch: int, heads: int, q_len: int, k_len: int, device: to
     if last is not None and last[0] == key:
         return last[1]
     # Not as tensors of inference mode: autograd may have to save them later.
-    with torch.inference_mode(False):
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
         lowered = tuple(None if x is None else handed(x, device) for x in mask._lower(batch, heads, q_len, k_len))
     object.__setattr__(mask, "_last_torch", (key, lowered))
     return lowered
@@ -236,6 +238,10 @@ def intervals(mask: Mask, q_len: int, k_len: int) -> tuple[Tensor, Tensor]:
 def dense(mask: Mask, q_len: int, k_len: int) -> Tensor:
     q_len, k_len = lengths(q_len, k_len)
     lo, hi, pairs = lower(mask, mask._batch, mask._heads, q_len, k_len, mask._device)
+    if mask._readable and not traced():
+        out = torch.empty(mask._shape(q_len, k_len), dtype=torch.bool)
+        _native.fill(out, lo, hi, pairs)
+        return out
     key = torch.arange(k_len, device=mask._device)
     visible = (key >= lo[..., None]) & (key < hi[..., None])
     if pairs is not None:
@@ -248,6 +254,11 @@ def additive(mask: Mask, q_len: int, k_len: int, dtype: Any) -> Tensor:
     found = FLOATS.get(dtype, dtype)
     if found not in FLOATS.values():
         raise TypeError(f"dtype must be float64, float32, float16 or bfloat16, got {dtype}")
+    if mask._readable and not traced():
+        q_len, k_len = lengths(q_len, k_len)
+        out = torch.empty(mask._shape(q_len, k_len), dtype=found)
+        _native.fill(out, *lower(mask, mask._batch, mask._heads, q_len, k_len, mask._device))
+        return out
     visible = dense(mask, q_len, k_len)
     return torch.zeros(visible.shape, dtype=found, device=visible.device).masked_fill(~visible, -torch.inf)
 
