@@ -26,6 +26,7 @@ from .. import _core
 from .attention_autograd import attention_autograd, backward_autograd, refuse_gradient
 from .attention_checks import check_attention, check_backward, sizes
 from .attention_vmap import attention_vmap, backward_vmap
+from .dropout import seed_number
 from .library import define
 
 _OPTIONS = (
@@ -72,13 +73,8 @@ def native_options(
         bias,
         None if alibi is None else alibi.double(),
         None if sinks is None else sinks.double(),
-        0 if seed is None else _number(seed),
+        seed_number(seed),
     )
-
-
-def _number(seed: Tensor) -> int:
-    """The seed in [0, 2**64) whose two's complement the tensor holds."""
-    return int(seed.item()) & (2**64 - 1)
 
 
 def _expand(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -265,7 +261,7 @@ def _fake_backward(
 
 def _dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
     shape = (batch, heads, q_len, k_len)
-    return torch.from_numpy(_core.dropout_mask(_number(seed), dropout_p, shape, -torch.get_num_threads()))
+    return torch.from_numpy(_core.dropout_mask(seed_number(seed), dropout_p, shape, -torch.get_num_threads()))
 
 
 def _fake_dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
