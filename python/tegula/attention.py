@@ -165,6 +165,8 @@ def lowered(q: Any, k: Any, v: Any, layout: str, mask: Any, bias: Any) -> tuple[
     """Mask and bias in the form of the native call: lo, hi, dense, bias."""
     lo = hi = dense = None
     if mask is not None:
+        if checks.is_tensor(mask):
+            raise TypeError("mask is a torch tensor but q is a NumPy array: one call takes one kind")
         mask = as_mask(mask)
     if bias is not None:
         check_bias_kind(bias)

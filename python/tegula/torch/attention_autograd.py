@@ -129,6 +129,15 @@ class BackwardFunction(torch.autograd.Function):
         return tuple(found.get(place) if needed else None for place, needed in enumerate(ctx.needs_input_grad))
 
     @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        function, places, tensors = BackwardFunction._parts(ctx)
+        given = [tangents[place] for place in places]
+        along = [torch.zeros_like(x) if t is None else t for x, t in zip(tensors, given, strict=True)]
+        _, found = torch.func.jvp(function, tuple(tensors), tuple(along))
+        rest = iter(found[3:])
+        return (*found[:3], next(rest) if ctx.bias_grad else None, next(rest) if ctx.sinks_grad else None)
+
+    @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
         return backward_vmap(backward_call, info, in_dims, *args)
 

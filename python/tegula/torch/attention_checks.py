@@ -26,6 +26,8 @@ def check_attention(
     """TypeError or ValueError, as the native module raises them."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_plain(x, name)
+    if q.dtype.is_complex:
+        raise TypeError(f"q has dtype {q.dtype}, which is not supported")
     if q.dtype not in FLOATS:
         raise TypeError(f"q must be float64, float32, float16 or bfloat16, got {dtype_name(q)}")
     for name, x in (("k", k), ("v", v)):

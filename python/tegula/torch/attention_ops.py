@@ -17,22 +17,16 @@ dropout_mask            bool (B, H, Lq, Lk): the pairs that dropout keeps
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _core
-from .attention_autograd import (
-    attention_autograd,
-    attention_call,
-    backward_autograd,
-    backward_call,
-    refuse_gradient,
-)
+from .attention_autograd import attention_autograd, backward_autograd, refuse_gradient
 from .attention_checks import check_attention, check_backward, sizes
 from .attention_vmap import attention_vmap, backward_vmap
+from .dropout import seed_number
 from .library import define
 
 _OPTIONS = (
@@ -44,6 +38,8 @@ _OPTIONS = (
 
 def new_out(q: Tensor, v: Tensor) -> Tensor:
     """(..., H, Lq, Dv), its axes in the order of q's."""
+    if q.dim() == 0 or v.dim() == 0:
+        return torch.empty_like(q)  # the native module says what is wrong
     if q.shape[-1] == v.shape[-1]:
         return torch.empty_like(q)
     shape = (*q.shape[:-1], v.shape[-1])
@@ -58,7 +54,7 @@ def new_lse(q: Tensor) -> Tensor:
 
 
 def new_weights(q: Tensor, k: Tensor) -> Tensor:
-    return q.new_empty((*q.shape[:-1], k.shape[-2]))
+    return q.new_empty((*q.shape[:-1], *k.shape[-2:-1]))
 
 
 def native_options(
@@ -77,13 +73,8 @@ def native_options(
         bias,
         None if alibi is None else alibi.double(),
         None if sinks is None else sinks.double(),
-        0 if seed is None else _number(seed),
+        seed_number(seed),
     )
-
-
-def _number(seed: Tensor) -> int:
-    """The seed in [0, 2**64) whose two's complement the tensor holds."""
-    return int(seed.item()) & (2**64 - 1)
 
 
 def _expand(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -133,7 +124,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`_forward` without options, in as few steps of Python as it takes."""
     if q.requires_grad or k.requires_grad or v.requires_grad:
         refuse_gradient("attention_forward", q, k, v)
-    out = torch.empty_like(q) if q.shape[-1] == v.shape[-1] else new_out(q, v)
+    out = torch.empty_like(q) if q.shape == v.shape else new_out(q, v)
     _core.attention(
         q, k, v, out, None, None, None, None, None, None, None, 0.0, 0.0, 0, "bhld", False, False,
         -torch.get_num_threads(),
@@ -270,7 +261,7 @@ def _fake_backward(
 
 def _dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
     shape = (batch, heads, q_len, k_len)
-    return torch.from_numpy(_core.dropout_mask(_number(seed), dropout_p, shape, -torch.get_num_threads()))
+    return torch.from_numpy(_core.dropout_mask(seed_number(seed), dropout_p, shape, -torch.get_num_threads()))
 
 
 def _fake_dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
@@ -303,7 +294,7 @@ attention = define(
     kernel=_attention,
     fake=_fake_attention,
     autograd=attention_autograd,
-    vmap=partial(attention_vmap, attention_call),
+    vmap=attention_vmap,
     low_precision=(0, 1, 2),
 )
 attention_weights = define(
@@ -320,5 +311,5 @@ attention_backward = define(
     kernel=_backward,
     fake=_fake_backward,
     autograd=backward_autograd,
-    vmap=partial(backward_vmap, backward_call),
+    vmap=backward_vmap,
 )

@@ -14,6 +14,8 @@ from ..masks import Mask
 from ..masks._torch import as_mask
 from ..runtime import checked_threads
 from .attention_checks import check_broadcasts, dtype_name, shape_text, sizes
+from .dropout import lower_dropout
+from .library import check_plain
 
 Options = tuple[Any, ...]
 
@@ -60,16 +62,9 @@ def lower(
         alibi = _slopes(alibi, heads, q.device)
     if sinks is not None:
         sinks = _per_head(sinks, "sinks", heads, q.device)
-    drawn = isinstance(seed, Tensor)
-    if drawn and (seed.dtype != torch.int64 or seed.numel() != 1):
-        raise TypeError(
-            f"seed must be an int or one int64, got a {dtype_name(seed)} tensor of shape {shape_text(seed)}"
-        )
-    _, _, scale, softcap, dropout_p, number = numbers(None, None, scale, softcap, dropout_p, 0 if drawn else seed)
-    if dropout_p == 0.0:
-        seed = None
-    elif not drawn:
-        seed = torch.tensor([number - 2**64 if number >= 2**63 else number])
+    if dropout_p != 0.0 or seed is not None:
+        dropout_p, seed = lower_dropout(dropout_p, seed)
+    _, _, scale, softcap, _, _ = numbers(None, None, scale, softcap, 0.0, None)
     threads = 0 if threads is None else checked_threads(threads)
     return lo, hi, dense, bias, alibi, sinks, seed, scale, softcap, dropout_p, threads
 
@@ -130,10 +125,12 @@ def _per_head(values: Any, name: str, heads: int, device: torch.device) -> Tenso
 
 
 def check_kinds(**named: Any) -> None:
-    """TypeError for the first argument that is no tensor."""
+    """TypeError for the first argument that is no tensor, or one whose own class takes no operators."""
     for name, value in named.items():
         if not isinstance(value, Tensor):
             refuse_kind(name, value, next((n for n, x in named.items() if isinstance(x, Tensor)), None))
+        if value.is_nested:
+            check_plain(value, name)
 
 
 def refuse_kind(name: str, value: Any, other: str | None = "q") -> NoReturn:

@@ -14,7 +14,6 @@ positional_encoding     sinusoidal rows (..., dim); no gradient
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,7 @@ from .attention_autograd import refuse_gradient
 from .dropout import seed_number
 from .embedding_autograd import (
     backward_autograd,
-    backward_call,
     embedding_autograd,
-    embedding_call,
 )
 from .embedding_checks import check_embedding, check_gradient, check_positions
 from .embedding_vmap import backward_vmap, embedding_vmap
@@ -131,7 +128,7 @@ embedding = define(
     kernel=_embedding,
     fake=_fake_embedding,
     autograd=embedding_autograd,
-    vmap=partial(embedding_vmap, embedding_call),
+    vmap=embedding_vmap,
 )
 embedding_forward = define("embedding_forward", _ARGUMENTS, kernel=_forward, fake=_fake_embedding)
 embedding_plain = define(  # without options: the dispatcher's time goes by the number of arguments
@@ -147,7 +144,7 @@ embedding_backward = define(
     kernel=_backward,
     fake=_fake_backward,
     autograd=backward_autograd,
-    vmap=partial(backward_vmap, backward_call),
+    vmap=backward_vmap,
 )
 
 
@@ -183,9 +180,8 @@ def refuse_derivative(name: str, positions: Tensor) -> None:
         raise RuntimeError(f"positions requires grad, but {name} computes no gradient for it; pass positions.detach()")
 
 
-def _positional_encoding_vmap(info: Any, in_dims: Any, positions: Tensor, *options: Any) -> tuple[Tensor, int]:
-    result = torch.ops.tegula.positional_encoding.default(positions.movedim(in_dims[0], 0), *options)
-    return result, 0
+def _positional_encoding_vmap(op: Any, info: Any, in_dims: Any, positions: Tensor, *options: Any) -> tuple[Tensor, int]:
+    return op(positions.movedim(in_dims[0], 0), *options), 0
 
 
 positional_encoding = define(

@@ -112,7 +112,7 @@ def attention(
     >>> q.grad.shape
     torch.Size([2, 8, 100, 64])
     """
-    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+    if not type(q) is type(k) is type(v) is Tensor:
         check_kinds(q=q, k=k, v=v)
     if layout != "bhld":
         q, k, v = heads_first(layout, q=q, k=k, v=v)
@@ -170,10 +170,10 @@ def _into(
             result, log_sums, shares = ops.attention_weights(q, k, v, *options)
         else:
             (result, log_sums), shares = ops.attention(q, k, v, *options), False
-        if out.shape != result.shape or out.dtype != result.dtype:
-            raise ValueError(
-                f"out must be {dtype_name(result)} of shape {shape_text(result)}, got {dtype_name(out)} {shape_text(out)}"
-            )
+        if out.dtype != result.dtype:
+            raise TypeError(f"out must have dtype {dtype_name(result)}, got {dtype_name(out)}")
+        if out.shape != result.shape:
+            raise ValueError(f"out must have shape {shape_text(result)}, got {shape_text(out)}")
         out.copy_(result)
         return log_sums, shares
     log_sums = ops.new_lse(q) if lse else False

@@ -8,6 +8,7 @@ take tensors and numbers only. Masks, layouts and polite checks stay in front of
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ def define(
 ) -> Any:
     """Define and register an operator, or the overload "name.overload", and return it.
 
-    `low_precision` are the places of the arguments that autocast casts.
+    `vmap` gets the operator before what `torch.library.register_vmap` says. `low_precision` are the
+    places of the arguments that autocast casts.
     """
     LIBRARY.define(name + schema, tags=_TAGS)
     LIBRARY.impl(name, kernel, "CPU")
@@ -48,8 +50,10 @@ def define(
         LIBRARY.impl(name, lambda *args, **kwargs: refuse(names, args, kwargs), key)
     if autograd is not None:
         LIBRARY.impl(name, autograd, "Autograd")
+    else:  # for nested tensors there is no way past this key
+        LIBRARY.impl(name, lambda *args, **kwargs: refuse(names, args, kwargs), "AutogradNestedTensor")
     if vmap is not None and hasattr(torch.library, "register_vmap"):  # torch 2.5
-        torch.library.register_vmap(f"tegula::{name}", vmap, lib=LIBRARY)
+        torch.library.register_vmap(f"tegula::{name}", partial(vmap, op), lib=LIBRARY)
     if low_precision:
         for device in ("cpu", "cuda"):
             LIBRARY.impl(name, autocast(op, device, low_precision), f"Autocast{device.upper()}")
