@@ -48,7 +48,7 @@ def bias_and_twins(shape, bias_dtype, case=CASE):
     A sink takes part, so that the sum over the keys of a row is not 0.
     """
     options = {"bias": draw(np.random.default_rng(1), shape, bias_dtype), "sinks": np.linspace(-1, 2, H)}
-    return options, gradient_twins(*inputs(case), visible=MASKS[case.mask].visible(case.dims), **options)
+    return options, gradient_twins(*inputs(case), visible=MASKS[case.mask].visible(case.dims), orders=8, **options)
 
 
 @pytest.mark.parametrize("bias_dtype", DTYPES)
