@@ -1,4 +1,4 @@
-"""Cases of the input layer: embedding in one pass, positional encodings, dense masks."""
+"""Cases of the input layer: embedding in one pass and its gradient, positional encodings, dense masks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import oracle
 from attention_jobs import identity, visible_keys
 from job import OURS, Contender, Context, Job, Target, eps
-from peers import EmbeddingProblem
+from peers import EmbeddingGradientProblem, EmbeddingProblem
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,59 @@ class Embedding:
         for peer in context.peers:
             contenders += peer.embedding(problem)
         return Job(contenders, oracle.embedding_check(ids, weight, scale), "byte", "copy")
+
+
+@dataclass(frozen=True)
+class EmbeddingBackward:
+    """Gradient of the table for batch x length uniform ids: dense (V, D), or the rows that occur."""
+
+    batch: int
+    length: int
+    rows: int
+    d: int
+    sparse: bool = False
+    dtype: str = "float32"
+    target: Target | None = None
+    threads: int | None = None
+
+    @property
+    def name(self) -> str:
+        form = "sparse" if self.sparse else "dense"
+        return f"embedding backward {self.batch} x {self.length} ids, V {self.rows}, D {self.d}, {form}"
+
+    def tiny(self) -> EmbeddingBackward:
+        return replace(self, batch=2, length=64, rows=500, target=None)
+
+    def prepare(self, context: Context) -> Job:
+        tg = context.tg
+        ids = context.rng.integers(0, self.rows, (self.batch, self.length))
+        grad = context.normal((*ids.shape, self.d), self.dtype)
+        # Each gradient is read, each row that occurs written; adding to it reads it, too.
+        occurring = len(np.unique(ids)) * (1 if self.sparse else 2)
+        work = float((ids.size + occurring) * self.d * grad.itemsize)
+        check = oracle.embedding_gradient_check(ids, grad, self.rows)
+
+        def dense(result: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+            found, rows = result
+            table = np.zeros((self.rows, self.d), rows.dtype)
+            table[found] = rows
+            return table
+
+        if self.sparse:
+            contenders = [
+                Contender("", OURS, lambda: tg.embedding_backward(grad, ids, self.rows, sparse=True), dense, work)
+            ]
+        else:
+            # The check sees the first call, which adds to zeros.
+            out, peer_out = (np.zeros((self.rows, self.d), grad.dtype) for _ in range(2))
+            contenders = [
+                Contender("out=", OURS, lambda: tg.embedding_backward(grad, ids, self.rows, out=out), identity, work),
+                Contender("new result", OURS, lambda: tg.embedding_backward(grad, ids, self.rows), identity, work),
+            ]
+        problem = EmbeddingGradientProblem(ids, grad, self.rows, None if self.sparse else peer_out, work)
+        for peer in context.peers:
+            contenders += peer.embedding_backward(problem, dense)
+        return Job(contenders, check, "byte", "copy")
 
 
 @dataclass(frozen=True)

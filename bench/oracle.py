@@ -203,6 +203,27 @@ def embedding_check(ids: np.ndarray, weight: np.ndarray, scale: float) -> Callab
     return check
 
 
+def embedding_gradient_check(ids: np.ndarray, grad: np.ndarray, rows: int) -> Callable[[np.ndarray], Check]:
+    """A check for the table's gradient (rows, D) of ids (B, L) and grad (B, L, D)."""
+    sample = sampled(rows, 512, np.random.default_rng(7))
+    flat, places = grad.reshape(-1, grad.shape[-1]), ids.ravel()
+    exact = np.zeros((len(sample), grad.shape[-1]))
+    plain = np.zeros(exact.shape, np.float32)
+    for i, row in enumerate(sample):
+        for place in np.flatnonzero(places == row):
+            exact[i] += flat[place].astype(np.float64)
+            plain[i] += flat[place].astype(np.float32)
+    twin = plain.astype(grad.dtype).astype(np.float64)
+    tolerance = 2 * float(np.abs(twin - exact).max()) + eps(grad.dtype) / 2 * float(np.abs(exact).max())
+
+    def check(table: np.ndarray) -> Check:
+        if not all_written(table, None):
+            return Check(math.nan, tolerance)
+        return Check(float(np.abs(table[sample].astype(np.float64) - exact).max()), tolerance)
+
+    return check
+
+
 def equality_check(expected: np.ndarray) -> Callable[[np.ndarray], Check]:
     """A check for results that have no rounding."""
 

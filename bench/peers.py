@@ -40,6 +40,20 @@ class EmbeddingProblem:
     work: float
 
 
+@dataclass(frozen=True)
+class EmbeddingGradientProblem:
+    """Gradient of a table (rows, D) for ids (B, L) int64 and grad (B, L, D).
+
+    Added to `out` (rows, D) where there is one; without it, only the rows that occur are wanted.
+    """
+
+    ids: np.ndarray
+    grad: np.ndarray
+    rows: int
+    out: np.ndarray | None
+    work: float
+
+
 class Peer:
     """A library that does none of the jobs; peers override what they can do."""
 
@@ -56,6 +70,12 @@ class Peer:
         return []
 
     def embedding(self, problem: EmbeddingProblem) -> list[Contender]:
+        return []
+
+    def embedding_backward(
+        self, problem: EmbeddingGradientProblem, dense: Callable[[tuple[np.ndarray, np.ndarray]], np.ndarray]
+    ) -> list[Contender]:
+        """`dense` turns (ids, rows) into a table."""
         return []
 
     def causal_mask(self, length: int, window: int | None, work: float) -> list[Contender]:
@@ -159,6 +179,34 @@ class Torch(Peer):
             self.contender("in place", in_place, problem.work),
             self.contender("in place, scale and add in one", in_place_fused, problem.work),
             self.contender("eager", eager, problem.work),
+        ]
+
+    def embedding_backward(
+        self, problem: EmbeddingGradientProblem, dense: Callable[[tuple[np.ndarray, np.ndarray]], np.ndarray]
+    ) -> list[Contender]:
+        aten = self.torch.ops.aten
+        ids, grad, rows = self.tensor(problem.ids), self.tensor(problem.grad), problem.rows
+
+        def sparse_rows() -> Any:
+            return aten.embedding_sparse_backward(grad, ids, rows, -1, False).coalesce()
+
+        def read(result: Any) -> np.ndarray:
+            return dense((result.indices()[0].numpy(), self.read(result.values())))
+
+        def dense_rows() -> Any:
+            return aten.embedding_dense_backward(grad, ids, rows, -1, False)
+
+        if problem.out is None:
+            return [Contender(f"{self.name} sparse, coalesce", self.name, sparse_rows, read, problem.work)]
+        out = self.tensor(problem.out)
+        flat_ids, flat_grad = ids.reshape(-1), grad.reshape(-1, grad.shape[-1])
+
+        def in_place() -> Any:
+            return out.index_add_(0, flat_ids, flat_grad)
+
+        return [
+            self.contender("dense", dense_rows, problem.work),
+            self.contender("index_add_ in place", in_place, problem.work),
         ]
 
     def causal_mask(self, length: int, window: int | None, work: float) -> list[Contender]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from attention_jobs import Attention, AttentionBackward, Decode, Padded
 from job import Case, microseconds, ratio, share
-from layer_jobs import DenseMask, Embedding, Positions
+from layer_jobs import DenseMask, Embedding, EmbeddingBackward, Positions
 
 FP32, BF16 = "float32", "bfloat16"
 
@@ -40,6 +40,8 @@ BACKWARD: list[Case] = [
     AttentionBackward((8, 12, 512, 64), FP32, "causal", target=share(68)),
     AttentionBackward((8, 12, 512, 64), BF16, "causal", target=share(62)),
     AttentionBackward((1, 1, 8192, 64), FP32, target=ratio(1.7), threads=2, against_one_thread=True),
+    EmbeddingBackward(32, 512, 30522, 768, dtype=FP32, target=ratio(6)),
+    EmbeddingBackward(32, 512, 30522, 768, sparse=True, dtype=FP32, target=ratio(8)),
 ]
 
 MASKS: list[Case] = [

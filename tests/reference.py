@@ -324,3 +324,34 @@ def embedding(
     if keep is not None:
         out = np.where(keep, out / (1 - dropout_p) if dropout_p < 1 else 0.0, 0.0)
     return out
+
+
+def embedding_backward(
+    grad,
+    ids,
+    num_rows,
+    *,
+    padding_idx=None,
+    ignore_id=None,
+    scale=None,
+    keep=None,
+    dropout_p=0.0,
+    arithmetic=np.float64,
+    storage=np.float64,
+):
+    """Row v of the result is scale * the sum of dropout(grad) over the places where ids is v, place after place.
+
+    grad (..., L, D), ids (..., L), keep (..., L, D) bool -> (num_rows, D). The pad and the ignored id get nothing.
+    """
+    ids, grad = np.asarray(ids), np.asarray(grad)
+    silent = {ignore_id} if ignore_id is not None else set()
+    if padding_idx is not None:
+        silent.add(padding_idx % num_rows)
+    factor = (1.0 if scale is None else scale) * (1 / (1 - dropout_p) if dropout_p < 1 else 0.0)
+    result = np.zeros((num_rows, grad.shape[-1]), arithmetic)
+    for at in np.ndindex(ids.shape):
+        if int(ids[at]) in silent:
+            continue
+        row = grad[at].astype(arithmetic)
+        result[ids[at]] += row if keep is None else np.where(keep[at], row, arithmetic(0))
+    return (result * arithmetic(factor)).astype(storage)

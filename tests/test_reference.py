@@ -172,3 +172,11 @@ def test_embedding_by_hand():
         position_table=np.array([[0.5, 0.25], [9, 9], [9, 9]]),
     )  # fmt: skip
     np.testing.assert_array_equal(got, [[[10.5, 12.25], [0, 0], [0, 0]]])
+
+
+def test_embedding_backward_by_hand():
+    grad = np.array([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0], [9.0, 10.0]]])
+    keep = np.array([[[True, False], [True, True], [True, True], [True, True], [True, True]]])
+    options = {"padding_idx": -4, "ignore_id": -100, "scale": 3.0, "keep": keep, "dropout_p": 0.5}
+    got = reference.embedding_backward(grad, [[2, 0, -100, 2, 3]], 4, **options)
+    np.testing.assert_array_equal(got, [[0, 0], [0, 0], [6 * 8, 6 * 8], [54, 60]])

@@ -73,7 +73,10 @@ TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::
         if (capped) store(tangents + key * width, tangent);
       }
       if constexpr (masked.value) score = visible_or(score, at);
-      store(weights + key * kGradientRows<C>, probability<kLog2, F>(score, shift, rest, exponent));
+      Vec<C> weight = probability<kLog2, F>(score, shift, rest, exponent);
+      // The log-sum-exp of a row that sees a NaN is NaN; still nothing hidden takes part.
+      if (masked.value || modified) weight = score == -kInfinity<C> ? Vec<C>{} : weight;
+      store(weights + key * kGradientRows<C>, weight);
     }
   };
   if (clear.empty()) clear = {hull.end, hull.end};

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <new>
+#include <utility>
 
 namespace tegula {
 
@@ -47,5 +49,29 @@ inline Arena& thread_arena() {
   thread_local Arena arena;
   return arena;
 }
+
+// A scratch of the calling thread that belongs to one call while this lives: it may be kept
+// across Python code, in which the thread may make another call.
+class TakenArena {
+ public:
+  TakenArena() : arena_(std::move(spare())) {
+    if (arena_ == nullptr) arena_ = std::make_unique<Arena>();
+  }
+  TakenArena(TakenArena&&) = default;
+  ~TakenArena() {
+    if (arena_ == nullptr) return;  // moved from
+    arena_->trim();
+    spare() = std::move(arena_);
+  }
+
+  char* reserve(size_t bytes) { return arena_->reserve(bytes); }
+
+ private:
+  static std::unique_ptr<Arena>& spare() {
+    thread_local std::unique_ptr<Arena> arena;
+    return arena;
+  }
+  std::unique_ptr<Arena> arena_;
+};
 
 }  // namespace tegula

@@ -160,12 +160,13 @@ void read_doubles(const View& view, int64_t first, int64_t count, double* out) {
   read_any(view, first, count, out);
 }
 
-Range range_of(const View& view, const int64_t* ignored) {
+Range range_of(const View& view, const int64_t* ignored, int threads) {
   const View flat = collapsed(view);
   const int64_t count = view.count();
   const int64_t chunks = (count + kChunk - 1) / kChunk;
   std::vector<Range> ranges(static_cast<size_t>(chunks));
-  parallel_for(chunks, threads_for(4.0 * static_cast<double>(count), 0), [&](int64_t chunk) {
+  const double work = 4.0 * static_cast<double>(count);
+  parallel_for(chunks, threads_for(work, threads), [&](int64_t chunk) {
     int64_t values[kPiece];
     Range range;
     const int64_t end = std::min(count, (chunk + 1) * kChunk);
@@ -182,8 +183,8 @@ Range range_of(const View& view, const int64_t* ignored) {
 }
 
 Range checked_range(const View& view, int64_t limit, const int64_t* ignored, const char* noun,
-                    const char* name) {
-  const Range range = range_of(view, ignored);
+                    const char* name, int threads) {
+  const Range range = range_of(view, ignored, threads);
   if (range.low > range.high || (range.low >= 0 && range.high < limit)) return range;
   for (int64_t index = 0; index < view.count(); ++index) {
     int64_t value;

@@ -22,12 +22,12 @@ struct Range {
   int64_t high = INT64_MIN;
 };
 
-// Smallest and largest entry; entries equal to `*ignored` do not count.
-Range range_of(const View& view, const int64_t* ignored = nullptr);
+// Smallest and largest entry; entries equal to `*ignored` do not count. threads: as num_threads.
+Range range_of(const View& view, const int64_t* ignored = nullptr, int threads = 0);
 
 // As range_of, and IndexError unless every entry that counts lies in [0, limit):
 // "id 99999 at ids[2, 7] is outside [0, 30522)" for noun "id" and name "ids".
 Range checked_range(const View& view, int64_t limit, const int64_t* ignored, const char* noun,
-                    const char* name);
+                    const char* name, int threads = 0);
 
 }  // namespace tegula

@@ -205,6 +205,7 @@ void set_num_threads(int threads) { chosen_threads.store(std::clamp(threads, 0, 
 int num_threads(int requested) {
   if (requested > 0) return std::min(requested, kMaxThreads);
   if (const int chosen = chosen_threads.load()) return chosen;
+  if (requested < 0) return -std::max(requested, -kMaxThreads);
   static const int fallback = default_threads();
   return fallback;
 }

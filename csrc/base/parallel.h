@@ -28,9 +28,10 @@ void parallel_for(int64_t n, int threads, Body&& body) {
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 
-// Threads for a call that was given `requested` (0: not given). First one set wins:
-// the argument, set_num_threads, TEGULA_NUM_THREADS, OMP_NUM_THREADS, and what the
-// process may use (affinity and cgroup quota).
+// Threads for a call that was given `requested`: n > 0 by the user, -n by torch, whose own
+// setting is n, 0 by nobody. First one set wins: the user's argument, set_num_threads, torch's
+// setting, TEGULA_NUM_THREADS, OMP_NUM_THREADS, and what the process may use (affinity and
+// cgroup quota).
 int num_threads(int requested = 0);
 void set_num_threads(int threads);  // 0 forgets the setting
 

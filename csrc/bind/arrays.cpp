@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tensors.h"
+
 namespace tegula {
 namespace {
 
@@ -55,23 +57,45 @@ bool native(const py::array& array, int64_t item) {
   return true;
 }
 
+bool aligned(const View& view) {
+  return reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(item_size(view.dtype)) ==
+         0;
+}
+
 // First byte and one past the last byte that an array reaches.
-std::pair<const char*, const char*> extent(const py::array& array) {
-  const char* low = static_cast<const char*>(array.data());
-  const char* high = low + array.itemsize();
-  for (py::ssize_t axis = 0; axis < array.ndim(); ++axis) {
-    if (array.shape(axis) == 0) return {low, low};
-    const int64_t reach = (array.shape(axis) - 1) * array.strides(axis);
+std::pair<const char*, const char*> extent(const View& view) {
+  const int64_t item = item_size(view.dtype);
+  const char* low = view.at<const char>(0);
+  const char* high = low + item;
+  for (int axis = 0; axis < view.rank; ++axis) {
+    if (view.shape[axis] == 0) return {low, low};
+    const int64_t reach = (view.shape[axis] - 1) * view.stride[axis] * item;
     (reach < 0 ? low : high) += reach;
   }
   return {low, high};
 }
 
-const py::array& as_array(const py::handle& object, const char* name) {
-  if (!py::isinstance<py::array>(object)) {
-    throw TypeError(message(name, " must be a NumPy array, got ", kind_of(object)));
-  }
+const py::array& as_array(const py::handle& object) {
   return reinterpret_cast<const py::array&>(object);
+}
+
+DType dtype_of(const py::array& array, const char* name) {
+  DType dtype;
+  if (!find_dtype(array.dtype(), dtype)) {
+    throw TypeError(message(name, " has dtype ", py::cast<std::string>(py::str(array.dtype())),
+                            ", which is not supported"));
+  }
+  return dtype;
+}
+
+// An ndarray as it is, a tensor as an ndarray of the same memory whose elements have its size.
+py::array memory_of(py::handle object) {
+  if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
+  const View view = tensor_view(object, "");
+  const int64_t item = item_size(view.dtype);
+  std::vector<int64_t> shape(view.shape, view.shape + view.rank), strides;
+  for (int axis = 0; axis < view.rank; ++axis) strides.push_back(view.stride[axis] * item);
+  return py::array(py::dtype(message("u", item)), shape, strides, view.data, object);
 }
 
 }  // namespace
@@ -85,16 +109,6 @@ std::string kind_of(py::handle object) {
   const auto module = py::cast<std::string>(py::str(type.attr("__module__")));
   const auto name = py::cast<std::string>(py::str(type.attr("__qualname__")));
   return module == "builtins" ? name : module + "." + name;
-}
-
-DType dtype_of(py::handle object, const char* name) {
-  const py::array& array = as_array(object, name);
-  DType dtype;
-  if (!find_dtype(array.dtype(), dtype)) {
-    throw TypeError(message(name, " has dtype ", py::cast<std::string>(py::str(array.dtype())),
-                            ", which is not supported"));
-  }
-  return dtype;
 }
 
 View view_of(const py::array& array, DType dtype) {
@@ -113,25 +127,40 @@ View view_of(const py::array& array, DType dtype) {
   return view;
 }
 
+View look_at(py::handle object, const char* name) {
+  if (py::isinstance<py::array>(object)) {
+    return view_of(as_array(object), dtype_of(as_array(object), name));
+  }
+  if (is_tensor(object)) return tensor_view(object, name);
+  throw TypeError(message(name, " must be a NumPy array or a torch tensor, got ", kind_of(object)));
+}
+
 View Arrays::input(py::handle object, const char* name) {
-  const DType dtype = dtype_of(object, name);
+  const View view = look_at(object, name);
+  check_kind(object, name);
   if (inputs_.empty()) inputs_.reserve(8);
-  inputs_.push_back({object, name});
-  const py::array& array = reinterpret_cast<const py::array&>(object);
-  if (native(array, item_size(dtype))) return view_of(array, dtype);
+  const auto [low, high] = extent(view);
+  inputs_.push_back({object, name, low, high});
+  if (!py::isinstance<py::array>(object)) {
+    if (aligned(view)) return view;
+    copies_.push_back(object.attr("clone")());
+    return tensor_view(copies_.back(), name);
+  }
+  const py::array& array = as_array(object);
+  if (native(array, item_size(view.dtype))) return view;
   py::array copy = array.attr("astype")(array.dtype().attr("newbyteorder")("="), "C");
   copies_.push_back(copy);
-  return view_of(copy, dtype);
+  return view_of(copy, view.dtype);
 }
 
 View Arrays::output(py::handle object, const char* name, DType dtype,
                     const std::vector<int64_t>& shape) {
-  const DType given = dtype_of(object, name);
-  const py::array& array = reinterpret_cast<const py::array&>(object);
-  if (given != dtype) {
-    throw TypeError(message(name, " must have dtype ", name_of(dtype), ", got ", name_of(given)));
+  const View view = look_at(object, name);
+  check_kind(object, name);
+  if (view.dtype != dtype) {
+    throw TypeError(
+        message(name, " must have dtype ", name_of(dtype), ", got ", name_of(view.dtype)));
   }
-  const View view = view_of(array, dtype);
   View expected;
   expected.rank = static_cast<int32_t>(shape.size());
   std::copy(shape.begin(), shape.end(), expected.shape);
@@ -139,8 +168,11 @@ View Arrays::output(py::handle object, const char* name, DType dtype,
     throw ValueError(
         message(name, " must have shape ", shape_text(expected), ", got ", shape_text(view)));
   }
-  if (!array.writeable()) throw ValueError(message(name, " is read-only"));
-  if (!native(array, item_size(dtype))) {
+  const bool is_array = py::isinstance<py::array>(object);
+  if (is_array && !as_array(object).writeable()) {
+    throw ValueError(message(name, " is read-only"));
+  }
+  if (is_array ? !native(as_array(object), item_size(dtype)) : !aligned(view)) {
     throw ValueError(message(name, " must be aligned and in native byte order"));
   }
   for (int axis = 0; axis < view.rank; ++axis) {
@@ -148,7 +180,8 @@ View Arrays::output(py::handle object, const char* name, DType dtype,
       throw ValueError(message(name, " has stride 0 on axis ", axis, ": its elements overlap"));
     }
   }
-  check_overlap(array, name);
+  const auto [low, high] = extent(view);
+  check_overlap({object, name, low, high});
   return view;
 }
 
@@ -169,22 +202,30 @@ View spread(View view, const char* name, DType dtype, int rank, const View& size
   return view;
 }
 
-void Arrays::check_overlap(const py::array& out, const char* name) const {
-  const auto [out_low, out_high] = extent(out);
+void Arrays::check_kind(py::handle object, const char* name) {
+  if (!first_) {
+    first_ = object, first_name_ = name;
+  } else if (py::isinstance<py::array>(object) != py::isinstance<py::array>(first_)) {
+    throw TypeError(message(name, " is a ", kind_of(object), " but ", first_name_, " is a ",
+                            kind_of(first_),
+                            ": one call takes NumPy arrays or torch tensors, not both"));
+  }
+}
+
+void Arrays::check_overlap(const Input& out) const {
   for (const Input& input : inputs_) {
-    const auto& array = reinterpret_cast<const py::array&>(input.array);
-    const auto [low, high] = extent(array);
-    if (out_low >= high || low >= out_high) continue;
+    if (out.low >= input.high || input.low >= out.high) continue;
     // Interleaved arrays may share an extent and no element; beyond the bound on the work
     // of finding out, they count as sharing.
     const py::module_ numpy = py::module_::import("numpy");
     bool shared = true;
     try {
-      shared = py::cast<bool>(numpy.attr("shares_memory")(out, array, py::arg("max_work") = 1000));
+      shared = py::cast<bool>(numpy.attr("shares_memory")(
+          memory_of(out.array), memory_of(input.array), py::arg("max_work") = 1000));
     } catch (py::error_already_set& error) {
       if (!error.matches(numpy.attr("exceptions").attr("TooHardError"))) throw;
     }
-    if (shared) throw ValueError(message(name, " shares memory with ", input.name));
+    if (shared) throw ValueError(message(out.name, " shares memory with ", input.name));
   }
 }
 
@@ -194,6 +235,9 @@ py::array new_array(DType dtype, const std::vector<int64_t>& shape, py::handle l
   };
   static PyObject* const kKnown[] = {descriptor(double{}), descriptor(float{}),
                                      py::dtype("float16").release().ptr()};
+  if (dtype == DType::kBFloat16 && !py::isinstance<py::array>(like)) {
+    throw TypeError("bfloat16 results need the caller's memory where the input is no NumPy array");
+  }
   py::dtype type = dtype == DType::kBFloat16
                        ? py::reinterpret_borrow<py::array>(like).dtype()
                        : py::reinterpret_borrow<py::dtype>(kKnown[static_cast<int>(dtype)]);

@@ -1,4 +1,4 @@
-// NumPy arrays become Views, and back.
+// NumPy arrays and torch tensors become Views, and Views NumPy arrays.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -40,7 +40,8 @@ class GilRelease {
 class Arrays {
  public:
   // Any strides, read-only too. Big-endian and misaligned arrays, which no kernel
-  // reads, are copied. TypeError unless `array` is an ndarray of a known dtype.
+  // reads, are copied. TypeError unless `array` is an ndarray or a tensor of a known dtype,
+  // and of the same kind as the arrays before it.
   View input(py::handle array, const char* name);
   // None gives an empty View.
   View optional_input(py::handle array, const char* name) {
@@ -54,8 +55,13 @@ class Arrays {
   struct Input {
     py::handle array;
     const char* name;
+    const char *low, *high;  // first byte and one past the last that it reaches
   };
-  void check_overlap(const py::array& out, const char* name) const;
+  void check_kind(py::handle array, const char* name);
+  void check_overlap(const Input& out) const;
+
+  py::handle first_;  // what the others have to be like
+  const char* first_name_ = nullptr;
 
   std::vector<Input> inputs_;
   std::vector<py::object> copies_;
@@ -69,7 +75,9 @@ View spread(View view, const char* name, DType dtype, int rank, const View& size
 py::array new_array(DType dtype, const std::vector<int64_t>& shape, py::handle like = {});
 View view_of(const py::array& array, DType dtype);
 
-DType dtype_of(py::handle array, const char* name);  // TypeError when it has none
+// Dtype, shape and memory of an array or a tensor, and strides where they are whole elements:
+// for looking at it, before Arrays takes it. TypeError when its dtype is not a known one.
+View look_at(py::handle array, const char* name);
 
 // "float32 array of shape (2, 3)", "list", "torch.Tensor"
 std::string kind_of(py::handle object);

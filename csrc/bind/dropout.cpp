@@ -9,7 +9,7 @@
 namespace tegula {
 namespace {
 
-py::array dropout_mask(uint64_t seed, double p, const std::vector<int64_t>& shape) {
+py::array dropout_mask(uint64_t seed, double p, const std::vector<int64_t>& shape, int threads) {
   py::array_t<bool> result(shape);
   bool* kept = result.mutable_data();
   const size_t rank = shape.size();
@@ -20,7 +20,7 @@ py::array dropout_mask(uint64_t seed, double p, const std::vector<int64_t>& shap
   constexpr double kWorkPerElement = 100.0;
   GilRelease unlocked;
   const double work = kWorkPerElement * static_cast<double>(lines) * static_cast<double>(columns);
-  parallel_for(lines, threads_for(work, 0), [&](int64_t line) {
+  parallel_for(lines, threads_for(work, threads), [&](int64_t line) {
     bool* out = kept + line * columns;
     for (int64_t column = 0; column < columns; column += 4) {
       const PhiloxWords words =
@@ -37,7 +37,8 @@ py::array dropout_mask(uint64_t seed, double p, const std::vector<int64_t>& shap
 }  // namespace
 
 void bind_dropout(py::module_& module) {
-  module.def("dropout_mask", &dropout_mask, py::arg("seed"), py::arg("p"), py::arg("shape"));
+  module.def("dropout_mask", &dropout_mask, py::arg("seed"), py::arg("p"), py::arg("shape"),
+             py::arg("threads") = 0);
 }
 
 }  // namespace tegula

@@ -1,5 +1,6 @@
 #include "../embedding/embedding.h"
 
+#include "../embedding/embedding_backward.h"
 #include "arrays.h"
 
 namespace tegula {
@@ -9,7 +10,8 @@ namespace {
 py::object embed(py::handle ids, py::handle weight, int64_t padding_idx, bool zero_pads,
                  py::object ignore_id, double scale, py::handle positions,
                  py::handle position_table, bool sinusoidal, py::handle segments,
-                 py::handle segment_table, double dropout_p, uint64_t seed, py::object out) {
+                 py::handle segment_table, double dropout_p, uint64_t seed, py::object out,
+                 int threads) {
   Arrays arrays;
   EmbeddingArgs args;
   args.ids = arrays.input(ids, "ids");
@@ -25,6 +27,7 @@ py::object embed(py::handle ids, py::handle weight, int64_t padding_idx, bool ze
   if (args.has_ignored) args.ignored = py::cast<int64_t>(ignore_id);
   args.scale = scale;
   args.dropout = make_dropout(dropout_p, seed);
+  args.threads = threads;
 
   if (args.weight.rank != 2) {
     throw ValueError(message("weight must have shape (V, D), got ", shape_text(args.weight)));
@@ -49,13 +52,89 @@ py::object embed(py::handle ids, py::handle weight, int64_t padding_idx, bool ze
   return out;
 }
 
+// An array of zeros; its pages stay the system's until somebody writes to them.
+py::array new_zeros(DType dtype, int64_t rows, int64_t columns, py::handle like) {
+  const py::dtype type = new_array(dtype, {0}, like).dtype();
+  return py::module_::import("numpy").attr("zeros")(py::make_tuple(rows, columns), type);
+}
+
+EmbeddingBackwardArgs backward_args(Arrays& arrays, py::handle grad, py::handle ids,
+                                    int64_t num_rows, int64_t padding_idx, py::object ignore_id,
+                                    double scale, double dropout_p, uint64_t seed, int threads) {
+  EmbeddingBackwardArgs args;
+  args.grad = arrays.input(grad, "grad");
+  args.ids = arrays.input(ids, "ids");
+  args.num_rows = num_rows;
+  args.padding_idx = padding_idx;
+  args.has_ignored = !ignore_id.is_none();
+  if (args.has_ignored) args.ignored = py::cast<int64_t>(ignore_id);
+  args.scale = scale;
+  args.dropout = make_dropout(dropout_p, seed);
+  args.threads = threads;
+  check_embedding_backward(args);
+  return args;
+}
+
+EmbeddingGroups grouped(const EmbeddingBackwardArgs& args) {
+  GilRelease unlocked;
+  return group_places(args);
+}
+
+// `zeros`: `out` holds nothing else, so it need not be read.
+py::object backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t padding_idx,
+                    py::object ignore_id, double scale, double dropout_p, uint64_t seed,
+                    py::object out, bool zeros, int threads) {
+  Arrays arrays;
+  const EmbeddingBackwardArgs args = backward_args(arrays, grad, ids, num_rows, padding_idx,
+                                                   ignore_id, scale, dropout_p, seed, threads);
+  const bool fresh = out.is_none();
+  View target;
+  if (!fresh) target = arrays.output(out, "out", args.grad.dtype, {num_rows, args.grad.size(0)});
+  const EmbeddingGroups groups = grouped(args);
+  if (fresh) {
+    out = new_zeros(args.grad.dtype, num_rows, args.grad.size(0), grad);
+    target = view_of(py::reinterpret_borrow<py::array>(out), args.grad.dtype);
+  }
+  GilRelease unlocked;
+  embedding_backward(args, groups, target, fresh || zeros);
+  return out;
+}
+
+// `new_rows`: makes the array of rows, given how many there are and their size; or None.
+py::object backward_sparse(py::handle grad, py::handle ids, int64_t num_rows, int64_t padding_idx,
+                           py::object ignore_id, double scale, double dropout_p, uint64_t seed,
+                           py::object new_rows, int threads) {
+  Arrays arrays;
+  const EmbeddingBackwardArgs args = backward_args(arrays, grad, ids, num_rows, padding_idx,
+                                                   ignore_id, scale, dropout_p, seed, threads);
+  const EmbeddingGroups groups = grouped(args);
+  py::array_t<int64_t> found(groups.rows);
+  const std::vector<int64_t> shape{groups.rows, args.grad.size(0)};
+  const py::object rows =
+      new_rows.is_none() ? new_array(args.grad.dtype, shape, grad) : new_rows(shape[0], shape[1]);
+  const View found_view = view_of(found, DType::kInt64);
+  const View rows_view = arrays.output(rows, "rows", args.grad.dtype, shape);
+  {
+    GilRelease unlocked;
+    embedding_backward_sparse(args, groups, found_view, rows_view);
+  }
+  return py::make_tuple(found, rows);
+}
+
 }  // namespace
 
 void bind_embedding(py::module_& module) {
   module.def("embedding", &embed, py::arg("ids"), py::arg("weight"), py::arg("padding_idx"),
              py::arg("zero_pads"), py::arg("ignore_id"), py::arg("scale"), py::arg("positions"),
              py::arg("position_table"), py::arg("sinusoidal"), py::arg("segments"),
-             py::arg("segment_table"), py::arg("dropout_p"), py::arg("seed"), py::arg("out"));
+             py::arg("segment_table"), py::arg("dropout_p"), py::arg("seed"), py::arg("out"),
+             py::arg("threads"));
+  module.def("embedding_backward", &backward, py::arg("grad"), py::arg("ids"), py::arg("num_rows"),
+             py::arg("padding_idx"), py::arg("ignore_id"), py::arg("scale"), py::arg("dropout_p"),
+             py::arg("seed"), py::arg("out"), py::arg("zeros"), py::arg("threads"));
+  module.def("embedding_backward_sparse", &backward_sparse, py::arg("grad"), py::arg("ids"),
+             py::arg("num_rows"), py::arg("padding_idx"), py::arg("ignore_id"), py::arg("scale"),
+             py::arg("dropout_p"), py::arg("seed"), py::arg("new_rows"), py::arg("threads"));
 }
 
 }  // namespace tegula

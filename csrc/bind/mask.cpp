@@ -11,11 +11,11 @@ void check_rank(const View& view, const char* name) {
 
 void fill(py::handle out, py::handle lo, py::handle hi, py::handle dense, int threads) {
   Arrays arrays;
-  const DType dtype = dtype_of(out, "out");
+  const View given = look_at(out, "out");
+  const DType dtype = given.dtype;
   if (dtype != DType::kBool && !is_float(dtype)) {
     throw TypeError(message("out must be bool or a float type, got ", name_of(dtype)));
   }
-  const View given = view_of(py::reinterpret_borrow<py::array>(out), dtype);
   check_rank(given, "out");
   MaskFillArgs args;
   args.lo = spread(arrays.input(lo, "lo"), "lo", DType::kInt32, 3, given);

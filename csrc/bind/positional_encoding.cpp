@@ -7,8 +7,9 @@
 namespace tegula {
 namespace {
 
+// `dtype` is a NumPy dtype, or None for that of `out`.
 py::object encode(py::handle positions, int64_t dim, double base, bool split, bool inclusive,
-                  const py::dtype& dtype, py::object out) {
+                  py::handle dtype, py::object out, int threads) {
   Arrays arrays;
   PositionalEncodingArgs args;
   args.positions = arrays.input(positions, "positions");
@@ -28,8 +29,11 @@ py::object encode(py::handle positions, int64_t dim, double base, bool split, bo
 
   std::vector<int64_t> shape(args.positions.shape, args.positions.shape + args.positions.rank);
   shape.push_back(dim);
-  const py::array like(dtype, std::vector<int64_t>{0});
-  const DType type = dtype_of(like, "dtype");
+  const py::object like =
+      dtype.is_none() ? out
+                      : py::array(py::dtype::from_args(py::reinterpret_borrow<py::object>(dtype)),
+                                  std::vector<int64_t>{0});
+  const DType type = look_at(like, dtype.is_none() ? "out" : "dtype").dtype;
   if (!is_float(type)) throw TypeError(message("dtype must be a float type, got ", name_of(type)));
   if (out.is_none()) {
     py::array result = new_array(type, shape, like);
@@ -39,7 +43,7 @@ py::object encode(py::handle positions, int64_t dim, double base, bool split, bo
     args.out = arrays.output(out, "out", type, shape);
   }
   GilRelease unlocked;
-  positional_encoding(args);
+  positional_encoding(args, threads);
   return out;
 }
 
@@ -47,7 +51,8 @@ py::object encode(py::handle positions, int64_t dim, double base, bool split, bo
 
 void bind_positional_encoding(py::module_& module) {
   module.def("positional_encoding", &encode, py::arg("positions"), py::arg("dim"), py::arg("base"),
-             py::arg("split"), py::arg("inclusive"), py::arg("dtype"), py::arg("out"));
+             py::arg("split"), py::arg("inclusive"), py::arg("dtype"), py::arg("out"),
+             py::arg("threads") = 0);
 }
 
 }  // namespace tegula

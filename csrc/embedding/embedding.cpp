@@ -107,18 +107,19 @@ Arena& table_arena() {
 // A table of kConvert or kSinusoid rows `range.low` .. `range.high` becomes a kTable.
 // `memory` holds rows of `dim` numbers of the sums' type.
 void tabulate(AddendRows& addend, Range range, int64_t dim, const EmbeddingKernels& kernel,
-              DType sums, char* memory) {
+              DType sums, char* memory, int threads) {
   const int64_t rows = range.high - range.low + 1, item = item_size(sums);
   const int64_t chunk_rows = std::max<int64_t>(1, kChunkElements / 4 / std::max<int64_t>(dim, 1));
   const double work = kWorkPerElement * static_cast<double>(rows) * static_cast<double>(dim);
   const AddendRows source = addend;
-  parallel_for((rows + chunk_rows - 1) / chunk_rows, threads_for(work, 0), [&](int64_t chunk) {
-    const int64_t end = std::min(rows, (chunk + 1) * chunk_rows);
-    for (int64_t i = chunk * chunk_rows; i < end; ++i) {
-      const int64_t index = range.low + i;
-      kernel.addend(source, index, static_cast<double>(index), dim, memory + i * dim * item);
-    }
-  });
+  parallel_for(
+      (rows + chunk_rows - 1) / chunk_rows, threads_for(work, threads), [&](int64_t chunk) {
+        const int64_t end = std::min(rows, (chunk + 1) * chunk_rows);
+        for (int64_t i = chunk * chunk_rows; i < end; ++i) {
+          const int64_t index = range.low + i;
+          kernel.addend(source, index, static_cast<double>(index), dim, memory + i * dim * item);
+        }
+      });
   addend.kind = AddendRows::kTable;
   addend.table = memory;
   addend.table_stride = dim;
@@ -164,19 +165,19 @@ void embedding(const EmbeddingArgs& args) {
 
   // Every number is looked at before anything is written.
   const int64_t* ignored = args.has_ignored ? &args.ignored : nullptr;
-  checked_range(args.ids, vocabulary, ignored, "id", "ids");
+  checked_range(args.ids, vocabulary, ignored, "id", "ids", args.threads);
   Range position_range{0, views.length - 1}, segment_range;
   if (args.positions && args.position_table) {
     position_range = checked_range(args.positions, args.position_table.shape[0], nullptr,
-                                   "position", "positions");
+                                   "position", "positions", args.threads);
   } else if (args.positions && is_integer(args.positions.dtype)) {
-    position_range = range_of(args.positions);
+    position_range = range_of(args.positions, nullptr, args.threads);
   } else if (args.positions) {
     position_range = {};  // fractions: no table of them
   }
   if (args.segment_table) {
-    segment_range =
-        checked_range(args.segments, args.segment_table.shape[0], nullptr, "segment", "segments");
+    segment_range = checked_range(args.segments, args.segment_table.shape[0], nullptr, "segment",
+                                  "segments", args.threads);
   }
   if (count == 0 || dim == 0) return;
 
@@ -204,9 +205,11 @@ void embedding(const EmbeddingArgs& args) {
     const int64_t row_bytes = dim * item_size(sums);
     char* memory =
         table_arena().reserve(static_cast<size_t>((position_rows + segment_rows) * row_bytes));
-    if (position_rows > 0) tabulate(plan.position, position_range, dim, kernel, sums, memory);
+    if (position_rows > 0)
+      tabulate(plan.position, position_range, dim, kernel, sums, memory, args.threads);
     if (segment_rows > 0) {
-      tabulate(plan.segment, segment_range, dim, kernel, sums, memory + position_rows * row_bytes);
+      tabulate(plan.segment, segment_range, dim, kernel, sums, memory + position_rows * row_bytes,
+               args.threads);
     }
   }
 
@@ -222,7 +225,7 @@ void embedding(const EmbeddingArgs& args) {
   // Where a sequence is whole chunks, the same part of every sequence comes before the
   // next part: its position rows are still in the cache.
   const int64_t parts = views.length % chunk_rows == 0 ? views.length / chunk_rows : 1;
-  parallel_for(chunks, threads_for(work, 0), [&](int64_t turn) {
+  parallel_for(chunks, threads_for(work, args.threads), [&](int64_t turn) {
     EmbeddingRows rows;
     const int64_t chunk = parts > 1 ? turn % views.batch * parts + turn / views.batch : turn;
     const int64_t first = chunk * chunk_rows;

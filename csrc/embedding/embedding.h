@@ -44,6 +44,7 @@ struct EmbeddingArgs {
   int64_t ignored = 0;
   double scale = 1.0;
   Dropout dropout;
+  int threads = 0;  // 0: the setting
 };
 
 // ValueError, TypeError or IndexError before anything is written.

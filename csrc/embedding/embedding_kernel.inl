@@ -24,6 +24,13 @@ struct Line {
   Vec<uint8_t> part[kLineBytes / kVectorBytes];
 };
 
+// Asks memory for the line at p, to be read soon. It comes into the second cache: the few
+// requests that the first one can have pending are left to the row at work.
+TEGULA_INLINE void ask_for(const void* p) {
+  constexpr int kSecondCache = 2;
+  __builtin_prefetch(p, 0, kSecondCache);
+}
+
 template <size_t... kLane>
 TEGULA_INLINE Vec<uint16_t> join(Bits16 low, Bits16 high, Indices<kLane...>) {
   return __builtin_shufflevector(low, high, kLane...);
@@ -81,6 +88,19 @@ struct DropoutWords {
   }
 };
 
+// A vector's worth of words, one a lane of C.
+template <class C>
+TEGULA_INLINE Vec<UInt<C>> dropout_words(const uint32_t* words) {
+  if constexpr (sizeof(C) == 4) {
+    return load_unaligned(words);
+  } else {
+    typedef uint32_t HalfWords __attribute__((vector_size(kVectorBytes / 2)));
+    HalfWords narrow_words;
+    __builtin_memcpy(&narrow_words, words, sizeof narrow_words);
+    return __builtin_convertvector(narrow_words, Vec<uint64_t>);
+  }
+}
+
 // What one row of the output is made of.
 template <class T>
 struct RowInputs {
@@ -117,15 +137,7 @@ TEGULA_INLINE Line make_line(const RowInputs<T>& row, int64_t x) {
       if constexpr (kAddends > 0) sum += load_unaligned(row.addend[0] + column);
       if constexpr (kAddends > 1) sum += load_unaligned(row.addend[1] + column);
       if constexpr (kDropout) {
-        Vec<UInt<C>> words;
-        if constexpr (sizeof(C) == 4) {
-          words = load_unaligned(row.dropout->words + column);
-        } else {
-          typedef uint32_t HalfWords __attribute__((vector_size(kVectorBytes / 2)));
-          HalfWords narrow_words;
-          __builtin_memcpy(&narrow_words, row.dropout->words + column, sizeof narrow_words);
-          words = __builtin_convertvector(narrow_words, Vec<uint64_t>);
-        }
+        const Vec<UInt<C>> words = dropout_words<C>(row.dropout->words + column);
         sum = words >= row.threshold ? sum * row.survivor : Vec<C>{};
       }
       sums[i] = sum;
@@ -177,15 +189,15 @@ TEGULA_INLINE void store_row(const RowInputs<T>& row, int64_t dim, T* out, const
     if (skew != 0) {
       x = (kLineBytes - skew) / static_cast<int64_t>(sizeof(T));
       store_some(out, make_line<T, kAddends, kDropout>(row, 0), 0, x);
-      if (next != nullptr) __builtin_prefetch(next);
+      if (next != nullptr) ask_for(next);
     }
   }
   if (next != nullptr) {
     for (; x + kLine <= dim; x += kLine) {
-      __builtin_prefetch(next + x);
+      ask_for(next + x);
       store_line<kStream>(out + x, make_line<T, kAddends, kDropout>(row, x));
     }
-    if (x < dim) __builtin_prefetch(next + dim - 1);
+    ask_for(next + dim - 1);  // rows seldom begin where a line of memory does
   } else {
     for (; x + kLine <= dim; x += kLine) {
       store_line<kStream>(out + x, make_line<T, kAddends, kDropout>(row, x));
@@ -280,11 +292,11 @@ struct AddendReader {
 
 // ---- a run of rows ----
 
-// Far enough for memory to answer, near enough for the first cache to hold it.
-TEGULA_INLINE int64_t rows_ahead(int64_t row_bytes) {
+// Far enough for memory to answer.
+TEGULA_INLINE int64_t rows_ahead(int64_t row_bytes, int64_t most) {
   constexpr int64_t kBytesAhead = 6144;
   const int64_t rows = kBytesAhead / row_bytes;
-  return rows < 1 ? 1 : rows > kEmbeddingAhead ? kEmbeddingAhead : rows;
+  return rows < 1 ? 1 : rows > most ? most : rows;
 }
 
 template <class T, int kAddends, bool kDropout>
@@ -293,7 +305,7 @@ TEGULA_NOINLINE void run_rows(const EmbeddingPlan& plan, const EmbeddingRows& ro
   using C = typename RowInputs<T>::C;
   constexpr int64_t kLine = kLineBytes / sizeof(T);
   const int64_t dim = plan.dim;
-  const int64_t ahead = rows_ahead(dim * static_cast<int64_t>(sizeof(T)));
+  const int64_t ahead = rows_ahead(dim * static_cast<int64_t>(sizeof(T)), kEmbeddingAhead);
   const auto scratch_array = [&](int i) { return scratch + i * embedding_padded(dim) * 8; };
   T* gathered = reinterpret_cast<T*>(scratch_array(0));
   T* finished = reinterpret_cast<T*>(scratch_array(1));

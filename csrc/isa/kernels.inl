@@ -18,6 +18,8 @@
 #include "../positional_encoding/positional_encoding_kernel.inl"
 //
 #include "../embedding/embedding_kernel.inl"
+//
+#include "../embedding/embedding_backward_kernel.inl"
 
 namespace tegula {
 
@@ -33,6 +35,8 @@ const KernelTable TEGULA_TABLE = {
      positional_encoding_kernels<Half>(), positional_encoding_kernels<BFloat16>()},
     {embedding_kernels<double>(), embedding_kernels<float>(), embedding_kernels<Half>(),
      embedding_kernels<BFloat16>()},
+    {embedding_backward_kernels<double>(), embedding_backward_kernels<float>(),
+     embedding_backward_kernels<Half>(), embedding_backward_kernels<BFloat16>()},
 };
 
 }  // namespace tegula

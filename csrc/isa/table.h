@@ -4,6 +4,7 @@
 #include "../attention/attention.h"
 #include "../attention/backward.h"
 #include "../embedding/embedding.h"
+#include "../embedding/embedding_backward_plan.h"
 #include "../mask/mask.h"
 #include "../positional_encoding/positional_encoding.h"
 
@@ -17,6 +18,7 @@ struct KernelTable {
   MaskKernels mask;
   PositionalEncodingKernels positional_encoding[4];
   EmbeddingKernels embedding[4];
+  EmbeddingBackwardKernels embedding_backward[4];
 };
 
 }  // namespace tegula

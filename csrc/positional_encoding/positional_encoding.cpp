@@ -55,7 +55,7 @@ Sinusoid make_sinusoid(int64_t dim, double base, PositionLayout layout, Position
   return {last.frequencies.data(), last.largest, dim, layout};
 }
 
-void positional_encoding(const PositionalEncodingArgs& args) {
+void positional_encoding(const PositionalEncodingArgs& args, int threads) {
   const View positions = collapsed(args.positions);
   const int64_t rows = args.positions.count();
   const int64_t dim = args.out.size(0);
@@ -71,7 +71,7 @@ void positional_encoding(const PositionalEncodingArgs& args) {
   const int64_t chunk_rows = std::max<int64_t>(1, kChunkElements / dim);
   const int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
   const double work = kWorkPerElement * static_cast<double>(rows) * static_cast<double>(dim);
-  parallel_for(chunks, threads_for(work, 0), [&](int64_t chunk) {
+  parallel_for(chunks, threads_for(work, threads), [&](int64_t chunk) {
     double values[kPiece];
     char* row = direct ? nullptr : thread_arena().reserve(static_cast<size_t>(dim * item));
     const int64_t end = std::min(rows, (chunk + 1) * chunk_rows);

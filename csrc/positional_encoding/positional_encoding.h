@@ -46,7 +46,8 @@ struct PositionalEncodingKernels {
   void (*row)(const Sinusoid& sinusoid, double position, void* out);
 };
 
-void positional_encoding(const PositionalEncodingArgs& args);
+// On up to `threads` threads (0: the setting).
+void positional_encoding(const PositionalEncodingArgs& args, int threads);
 
 // Computed once and remembered by the calling thread until it asks for others.
 Sinusoid make_sinusoid(int64_t dim, double base, PositionLayout layout, PositionSpacing spacing);

@@ -6,6 +6,7 @@ from .attention import attention, merge_attention
 from .attention_backward import attention_backward
 from .dropout import dropout_mask
 from .embedding import embedding
+from .embedding_backward import embedding_backward
 from .positions import positional_encoding
 from .runtime import config, get_num_threads, set_isa, set_num_threads, show_config
 
@@ -16,6 +17,7 @@ __all__ = [
     "config",
     "dropout_mask",
     "embedding",
+    "embedding_backward",
     "get_num_threads",
     "masks",
     "merge_attention",

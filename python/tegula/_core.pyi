@@ -1,9 +1,11 @@
 """The native module. Its functions check what memory safety needs; the Python modules say more."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
+
+_Array: TypeAlias = Any  # a NumPy array or a torch tensor; the arrays of one call are of one kind
 
 compiler: str
 
@@ -12,88 +14,113 @@ def isa_name() -> str: ...
 def set_isa(name: str) -> None: ...
 def compiled_isas() -> list[str]: ...
 def available_isas() -> list[str]: ...
-def num_threads(requested: int = 0) -> int: ...
+def num_threads(requested: int = 0) -> int: ...  # -n: torch's setting is n
 def set_num_threads(threads: int) -> None: ...
 
 # Operations.
 def positional_encoding(
-    positions: NDArray[Any],
+    positions: _Array,
     dim: int,
     base: float,
     split: bool,
     inclusive: bool,
-    dtype: Any,
-    out: NDArray[Any] | None,
+    dtype: Any | None,
+    out: _Array | None,
+    threads: int = 0,
 ) -> NDArray[Any]: ...
 def embedding(
-    ids: NDArray[Any],
-    weight: NDArray[Any],
+    ids: _Array,
+    weight: _Array,
     padding_idx: int,
     zero_pads: bool,
     ignore_id: int | None,
     scale: float,
-    positions: NDArray[Any] | None,
-    position_table: Any,
+    positions: _Array | None,
+    position_table: _Array | None,
     sinusoidal: bool,
-    segments: NDArray[Any] | None,
-    segment_table: NDArray[Any] | None,
+    segments: _Array | None,
+    segment_table: _Array | None,
     dropout_p: float,
     seed: int,
-    out: NDArray[Any] | None,
-) -> NDArray[Any]: ...
-def dropout_mask(seed: int, p: float, shape: Sequence[int]) -> NDArray[Any]: ...
+    out: _Array | None,
+    threads: int,
+) -> _Array: ...
+def embedding_backward(
+    grad: _Array,
+    ids: _Array,
+    num_rows: int,
+    padding_idx: int,
+    ignore_id: int | None,
+    scale: float,
+    dropout_p: float,
+    seed: int,
+    out: _Array | None,
+    zeros: bool,
+    threads: int,
+) -> _Array: ...
+def embedding_backward_sparse(
+    grad: _Array,
+    ids: _Array,
+    num_rows: int,
+    padding_idx: int,
+    ignore_id: int | None,
+    scale: float,
+    dropout_p: float,
+    seed: int,
+    new_rows: Callable[[int, int], _Array] | None,
+    threads: int,
+) -> tuple[NDArray[Any], _Array]: ...
+def dropout_mask(seed: int, p: float, shape: Sequence[int], threads: int = 0) -> NDArray[Any]: ...
 def mask_fill(
-    out: NDArray[Any],
-    lo: NDArray[Any],
-    hi: NDArray[Any],
-    dense: NDArray[Any] | None = None,
+    out: _Array,
+    lo: _Array,
+    hi: _Array,
+    dense: _Array | None = None,
     threads: int = 0,
 ) -> None: ...
-def mask_scan(dense: NDArray[Any], lo: NDArray[Any], hi: NDArray[Any], threads: int = 0) -> bool: ...
-def attention_sizes(
-    q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], layout: str
-) -> tuple[int, int, int, int, tuple[int, ...]]: ...
+def mask_scan(dense: _Array, lo: _Array, hi: _Array, threads: int = 0) -> bool: ...
+def attention_sizes(q: _Array, k: _Array, v: _Array, layout: str) -> tuple[int, int, int, int, tuple[int, ...]]: ...
 def attention(
-    q: NDArray[Any],
-    k: NDArray[Any],
-    v: NDArray[Any],
-    out: NDArray[Any] | None,
-    lo: NDArray[Any] | None,
-    hi: NDArray[Any] | None,
-    dense: NDArray[Any] | None,
-    bias: NDArray[Any] | None,
-    alibi: NDArray[Any] | None,
-    sinks: NDArray[Any] | None,
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    out: _Array | None,
+    lo: _Array | None,
+    hi: _Array | None,
+    dense: _Array | None,
+    bias: _Array | None,
+    alibi: _Array | None,
+    sinks: _Array | None,
     scale: float | None,
     softcap: float,
     dropout_p: float,
     seed: int,
     layout: str,
-    lse: bool | NDArray[Any],
-    weights: bool | NDArray[Any],
+    lse: bool | _Array,
+    weights: bool | _Array,
     threads: int,
 ) -> Any: ...
 def attention_backward(
-    grad_out: NDArray[Any],
-    q: NDArray[Any],
-    k: NDArray[Any],
-    v: NDArray[Any],
-    out: NDArray[Any],
-    lse: NDArray[Any],
-    lo: NDArray[Any] | None,
-    hi: NDArray[Any] | None,
-    dense: NDArray[Any] | None,
-    bias: NDArray[Any] | None,
-    alibi: NDArray[Any] | None,
-    sinks: NDArray[Any] | None,
+    grad_out: _Array,
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    out: _Array,
+    lse: _Array,
+    lo: _Array | None,
+    hi: _Array | None,
+    dense: _Array | None,
+    bias: _Array | None,
+    alibi: _Array | None,
+    sinks: _Array | None,
     scale: float | None,
     softcap: float,
     dropout_p: float,
     seed: int,
     layout: str,
-    dq: NDArray[Any] | None,
-    dk: NDArray[Any] | None,
-    dv: NDArray[Any] | None,
-    dbias: NDArray[Any] | None,
+    dq: _Array | None,
+    dk: _Array | None,
+    dv: _Array | None,
+    dbias: _Array | None,
     threads: int,
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any] | None]: ...
+) -> tuple[_Array, _Array, _Array, _Array | None]: ...

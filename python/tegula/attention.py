@@ -115,6 +115,27 @@ def attention(
     >>> bool(np.array_equal(out[:, :, 0], v[:, :, 0]))  # the first query sees itself only
     True
     """
+    if not isinstance(q, np.ndarray) and checks.is_tensor(q):
+        from .torch import attention as of_tensors
+
+        return of_tensors(
+            q,
+            k,
+            v,
+            mask=mask,
+            bias=bias,
+            scale=scale,
+            softcap=softcap,
+            alibi=alibi,
+            sinks=sinks,
+            dropout_p=dropout_p,
+            seed=seed,
+            layout=layout,
+            return_lse=return_lse,
+            return_weights=return_weights,
+            threads=threads,
+            out=out,
+        )
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be 'bhld', 'blhd' or 'lhd', got {layout!r}")
     lo = hi = dense = None
@@ -248,6 +269,10 @@ def merge_attention(
     >>> bool(np.allclose(out, tg.attention(q, k, v), atol=1e-6))
     True
     """
+    if not isinstance(out1, np.ndarray) and checks.is_tensor(out1):
+        from .torch import merge_attention as of_tensors
+
+        return of_tensors(out1, lse1, out2, lse2)
     named = {"out1": out1, "lse1": lse1, "out2": out2, "lse2": lse2}
     for name, array in named.items():
         if not isinstance(array, np.ndarray):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
+from . import _core, checks
 from .attention import LAYOUTS, broadcast_bias, lowered, numbers
 from .masks import Mask
 from .runtime import checked_threads
@@ -93,6 +93,28 @@ def attention_backward(
     >>> dq.shape, bool((dq[:, :, 0] == 0).all())  # the first query sees itself only
     ((1, 4, 10, 16), True)
     """
+    if not isinstance(grad_out, np.ndarray) and checks.is_tensor(grad_out):
+        from .torch import attention_backward as of_tensors
+
+        return of_tensors(
+            grad_out,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            mask=mask,
+            bias=bias,
+            scale=scale,
+            softcap=softcap,
+            alibi=alibi,
+            sinks=sinks,
+            dropout_p=dropout_p,
+            seed=seed,
+            layout=layout,
+            threads=threads,
+            grads=grads,
+        )
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be 'bhld', 'blhd' or 'lhd', got {layout!r}")
     lo = hi = dense = spread = dbias = spread_dbias = None
@@ -125,8 +147,9 @@ def attention_backward(
     if dbias is not None:
         found.append(dbias)
     if dsinks is not None:
-        floats = isinstance(sinks, np.ndarray) and sinks.dtype.kind not in "iu"
-        found.append(dsinks.astype(sinks.dtype) if floats else dsinks)
+        if isinstance(sinks, np.ndarray) and sinks.dtype.kind not in "iu":
+            dsinks = dsinks.astype(sinks.dtype)
+        found.append(dsinks)
     return tuple(found)
 
 

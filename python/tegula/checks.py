@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether `value` is a tensor of torch, which only whoever made it has imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def integer(value: Any, name: str) -> int:
@@ -13,6 +20,14 @@ def integer(value: Any, name: str) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
     return int(value)
+
+
+def size(value: Any, name: str) -> int:
+    """`value` as the extent of an axis."""
+    number = integer(value, name)
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{name} must lie in [0, 2**63), got {number}")
+    return number
 
 
 def real(value: Any, name: str) -> float:
@@ -24,7 +39,7 @@ def real(value: Any, name: str) -> float:
         result = float(value)
     except OverflowError:
         result = math.inf
-    if not math.isfinite(result):
+    if not -math.inf < result < math.inf:  # NaN neither; unlike isfinite, torch.compile can trace it
         raise ValueError(f"{name} must be finite, got {result}")
     return result
 
@@ -85,3 +100,9 @@ def flag(value: Any, name: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
     return bool(value)
+
+
+def kind(value: Any) -> str:
+    """The type of `value` as an error names it: "list", "torch.Tensor"."""
+    found = type(value)
+    return found.__name__ if found.__module__ == "builtins" else f"{found.__module__}.{found.__name__}"

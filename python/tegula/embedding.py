@@ -11,24 +11,24 @@ from . import _core, checks
 
 def embedding(
     ids: Any,
-    weight: np.ndarray,
+    weight: Any,
     *,
     padding_idx: int | None = None,
     pad_output: Literal["row", "zero"] = "row",
     ignore_id: int | None = None,
     scale: float | None = None,
     positions: Any = None,
-    position_table: np.ndarray | Literal["sinusoidal"] | None = None,
+    position_table: Any = None,
     segments: Any = None,
-    segment_table: np.ndarray | None = None,
+    segment_table: Any = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
+    out: Any = None,
+) -> Any:
     """Look up ids in a table, scale, add positions and segments, and drop out.
 
     ``out = dropout(weight[ids] * scale + position_table[positions] +
-    segment_table[segments])``, in one pass over memory.
+    segment_table[segments])``, in one pass over memory. Tensors go to `tegula.torch.embedding`.
 
     Parameters
     ----------
@@ -103,40 +103,42 @@ def embedding(
     >>> tg.embedding([5, 1], weight, scale=2.0, position_table="sinusoidal")[0].tolist()
     [20.0, 23.0]
     """
+    if checks.is_tensor(weight):
+        from .torch import embedding as of_tensors
+
+        return of_tensors(
+            ids, weight, padding_idx=padding_idx, pad_output=pad_output, ignore_id=ignore_id, scale=scale,
+            positions=positions, position_table=position_table, segments=segments, segment_table=segment_table,
+            dropout_p=dropout_p, seed=seed, out=out,
+        )  # fmt: skip
     ids = checks.integers(ids, "ids")
     if not isinstance(weight, np.ndarray):
-        raise TypeError(f"weight must be a NumPy array, got {_kind(weight)}")
+        raise TypeError(f"weight must be a NumPy array, got {checks.kind(weight)}")
     if weight.ndim != 2:
         raise ValueError(f"weight must have shape (V, D), got {weight.shape}")
 
     sinusoidal = isinstance(position_table, str)
     if sinusoidal:
         checks.choice(position_table, "position_table", ("sinusoidal",))
+    refuse_extra_arguments(positions, position_table, segments, segment_table)
     if positions is not None:
-        if position_table is None:
-            raise ValueError("positions need a position_table: an array or 'sinusoidal'")
         array = np.asarray(positions)
         floats = sinusoidal and _is_float(array)
         positions = array if floats else checks.integers(positions, "positions")
-    if (segments is None) != (segment_table is None):
-        given, missing = "segments", "segment_table"
-        if segments is None:
-            given, missing = missing, given
-        raise ValueError(f"{given} must come with {missing}")
     if segments is not None:
         segments = checks.integers(segments, "segments")
     for name, table in (("position_table", position_table), ("segment_table", segment_table)):
         if table is not None and not isinstance(table, (np.ndarray, str)):
-            raise TypeError(f"{name} must be a NumPy array, got {_kind(table)}")
+            raise TypeError(f"{name} must be a NumPy array, got {checks.kind(table)}")
 
     table = None if sinusoidal else position_table
     probability, number = checks.dropout(dropout_p, seed)
     return _core.embedding(
         ids,
         weight,
-        _padding_idx(padding_idx, weight.shape[0]),
+        checked_padding_idx(padding_idx, weight.shape[0]),
         checks.choice(pad_output, "pad_output", ("row", "zero")) == "zero",
-        _ignore_id(ignore_id),
+        checked_ignore_id(ignore_id),
         1.0 if scale is None else checks.real(scale, "scale"),
         positions,
         table,
@@ -146,10 +148,22 @@ def embedding(
         probability,
         number,
         out,
+        0,
     )
 
 
-def _padding_idx(padding_idx: Any, rows: int) -> int:
+def refuse_extra_arguments(positions: Any, position_table: Any, segments: Any, segment_table: Any) -> None:
+    """ValueError when numbers come without their table, or segments' table without numbers."""
+    if positions is not None and position_table is None:
+        raise ValueError("positions need a position_table: an array or 'sinusoidal'")
+    if (segments is None) != (segment_table is None):
+        given, missing = "segments", "segment_table"
+        if segments is None:
+            given, missing = missing, given
+        raise ValueError(f"{given} must come with {missing}")
+
+
+def checked_padding_idx(padding_idx: Any, rows: int) -> int:
     """Counted from the start; -1 when there is none."""
     if padding_idx is None:
         return -1
@@ -159,7 +173,8 @@ def _padding_idx(padding_idx: Any, rows: int) -> int:
     return index % rows
 
 
-def _ignore_id(ignore_id: Any) -> int | None:
+def checked_ignore_id(ignore_id: Any) -> int | None:
+    """As an int that fits in 64 bits."""
     if ignore_id is None:
         return None
     number = checks.integer(ignore_id, "ignore_id")
@@ -170,8 +185,3 @@ def _ignore_id(ignore_id: Any) -> int | None:
 
 def _is_float(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-
-
-def _kind(value: Any) -> str:
-    kind = type(value)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

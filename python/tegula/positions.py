@@ -17,12 +17,13 @@ def positional_encoding(
     layout: Literal["interleaved", "split"] = "interleaved",
     spacing: Literal["paper", "inclusive"] = "paper",
     dtype: Any = "float32",
-    out: np.ndarray | None = None,
-) -> np.ndarray:
+    out: Any = None,
+) -> Any:
     r"""Encode positions by sines and cosines of geometrically spaced frequencies.
 
     Pair ``i`` of the ``ceil(dim / 2)`` pairs holds :math:`\sin(p f_i)` and
     :math:`\cos(p f_i)`; an odd `dim` has one sine more than cosines.
+    A tensor goes to `tegula.torch.positional_encoding`.
 
     Parameters
     ----------
@@ -77,10 +78,14 @@ def positional_encoding(
     >>> tg.positional_encoding([[-1.5], [998.39]], 512, dtype="float16").shape
     (2, 1, 512)
     """
+    if checks.is_tensor(positions):
+        from .torch import positional_encoding as of_tensors
+
+        return of_tensors(positions, dim, base=base, layout=layout, spacing=spacing, dtype=dtype, out=out)
     return _core.positional_encoding(
         _positions(positions),
-        _dim(dim),
-        _base(base),
+        checked_dim(dim),
+        checked_base(base),
         checks.choice(layout, "layout", ("interleaved", "split")) == "split",
         checks.choice(spacing, "spacing", ("paper", "inclusive")) == "inclusive",
         checks.float_dtype(dtype),
@@ -102,14 +107,16 @@ def _positions(positions: Any) -> np.ndarray:
     return array
 
 
-def _dim(dim: Any) -> int:
+def checked_dim(dim: Any) -> int:
+    """An int that is at least 0."""
     size = checks.integer(dim, "dim")
     if size < 0:
         raise ValueError(f"dim must be at least 0, got {size}")
     return size
 
 
-def _base(base: Any) -> float:
+def checked_base(base: Any) -> float:
+    """A positive float."""
     number = checks.real(base, "base")
     if number <= 0:
         raise ValueError(f"base must be positive, got {number}")

@@ -17,6 +17,12 @@ not a size, and cost memory proportional to the length.
 A mask shows its normal form as ``mask.intervals(q_len, k_len)``, itself as a bool array with
 ``mask.dense(q_len, k_len)`` and as numbers to add to scores with ``mask.additive(q_len, k_len)``.
 `positions` gives the position ids that belong to packed documents and to left padding.
+
+Every array that makes a mask may be a torch tensor: then the mask works with tensors, stays on their
+device, and shows itself in tensors. A mask without arrays, or of arrays, works with both. All of them pass
+through ``torch.compile`` and ``torch.export``. What is being traced cannot read numbers, and neither is
+another device waited for: there lengths and borders are clamped instead of checked. (Beside ``&``,
+the compiler wants ``dense(tensor)`` for a bare bool tensor.)
 """
 
 from ._dense import as_mask, dense

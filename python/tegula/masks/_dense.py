@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._inputs import Bools, bools, described, frozen
-from ._mask import Described, Lowered, Mask, Rows
+from ._inputs import Bools, bools, described, is_tensor, opened
+from ._mask import Described, Mask
 
 SHAPES = "(Lq, Lk), (B, 1, Lq, Lk), (1, H, Lq, Lk) or (B, H, Lq, Lk)"
 
@@ -19,13 +19,14 @@ class Dense(Mask):
 
     __slots__ = ("_array", "_hi", "_lo", "_shape_given")
 
-    _array: Bools | None
-    _lo: Rows
-    _hi: Rows
+    _array: Any  # (B, H, Lq, Lk), or None
+    _lo: Any  # (B, H, Lq)
+    _hi: Any
     _shape_given: tuple[int, ...]
 
-    def __init__(self, array: Bools, *, copy: bool = True) -> None:
-        shape = array.shape
+    def __init__(self, array: Any, *, copy: bool = True) -> None:
+        given, array = array, opened(array)
+        shape = tuple(array.shape)
         if len(shape) not in (2, 4):
             hint = (
                 "; one mask for each batch entry is array[:, None], for each head array[None]"
@@ -37,15 +38,20 @@ class Dense(Mask):
                 "which keys are real is masks.padding(keep=...)"
             )
         batch, heads = (1, 1) if len(shape) == 2 else shape[:2]
-        self._begin("dense", Described(f"<bool array of shape {shape}>"), batch=batch, heads=heads)
-        compact = once_along_stride_0(array.reshape(batch, heads, *shape[-2:]))
-        lo, hi, irregular = _native.scan(compact)
-        view: Bools | None = None
-        if irregular:
-            view = frozen(compact.copy() if copy else compact.view())
-        self._set(_shape_given=shape, _lo=lo, _hi=hi, _array=view)
+        self._begin("dense", Described(given), batch=batch, heads=heads, given=(given,))
+        array = array.reshape(batch, heads, *shape[-2:])
+        if not is_tensor(array):
+            array = once_along_stride_0(array)
+        elif copy:
+            array = array.clone()
+        lo, hi, irregular = _native.scan(array)
+        if not irregular:
+            array = None
+        elif copy and not is_tensor(array):
+            array = array.copy()
+        self._set(_shape_given=shape, _lo=lo, _hi=hi, _array=array)
 
-    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
+    def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
         if self._shape_given[-2:] != (q_len, k_len):
             raise ValueError(
                 f"mask has shape {self._shape_given}, but its last two axes must be "
@@ -54,7 +60,7 @@ class Dense(Mask):
             )
         if self._heads not in (1, heads):
             raise ValueError(f"mask has shape {self._shape_given}, but axis 1 must be 1 or the {heads} query heads")
-        return self._lo, self._hi, self._array
+        return on.array(self._lo), on.array(self._hi), None if self._array is None else on.array(self._array)
 
     def _batch_error(self, batch: int) -> str:
         return f"mask has shape {self._shape_given}, but axis 0 must be 1 or the {batch} batch entries"
@@ -72,8 +78,12 @@ def once_along_stride_0(array: Bools) -> Bools:
     return array[cut]
 
 
-def check_is_bool(value: Any) -> Bools:
+def check_is_bool(value: Any) -> Any:
     """`value` when it is a bool array; TypeError, saying what to do, when it is anything else."""
+    if is_tensor(value):
+        from . import _torch
+
+        return _torch.mask_bools(value)
     if not isinstance(value, np.ndarray):
         raise TypeError(f"mask must be a mask of tegula.masks or a bool array, got {type(value).__name__}")
     if value.dtype.kind == "b":
@@ -111,6 +121,8 @@ def as_mask(value: Any) -> Mask:
     masks.dense(<bool array of shape (2, 3)>)
     """
     if isinstance(value, Mask):
+        if value._device is not None:
+            raise TypeError(f"mask {value!r} is made of torch tensors, and works with tensors only")
         return value
     return Dense(check_is_bool(value), copy=False)
 
@@ -145,6 +157,6 @@ def dense(array: npt.ArrayLike) -> Mask:
     >>> masks.dense(np.tri(4, dtype=bool)).intervals(4, 4)[1]
     array([[[1, 2, 3, 4]]], dtype=int32)
     """
-    if isinstance(array, np.ndarray):
+    if isinstance(array, np.ndarray) or is_tensor(array):
         return Dense(check_is_bool(array))
     return Dense(bools(array, "array"))

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ._inputs import (
-    Bools,
-    Integers,
-    as_rows,
-    borders_of,
-    check_borders,
-    frozen,
-    integers,
-    window_of,
-)
+from ._arrays import NUMPY
+from ._inputs import Integers, as_rows, borders_of, integers, is_tensor, window_of
 from ._kinds import ALIGNMENTS
-from ._mask import Described, Lowered, Mask, Rows, common, shown
+from ._mask import Described, Mask, common
 
 
 class Inside:
@@ -31,70 +23,83 @@ class Inside:
                 f"causal must be None, 'bottom_right' or 'top_left', which say how the queries and "
                 f"keys of one document align, got {causal!r}"
             )
-        self.everything = causal is None and window is None
         self.top_left = causal == "top_left"
         self.left, self.right = (None, None) if window is None else window_of(window)
         if causal is not None:
             self.right = 0
 
-    def keys(self, rank: Integers, q_count: Integers, k_count: Integers) -> tuple[Integers, Integers]:
+    def keys(self, on: Any, rank: Any, q_count: Any, k_count: Any) -> tuple[Any, Any]:
         """The keys [first, last) that query number `rank` of q_count sees, of k_count."""
-        first, last = np.zeros_like(k_count), k_count
-        if self.everything:
-            return first, last
+        first, last = k_count * 0, k_count
         place = rank if self.top_left else rank + (k_count - q_count)
         if self.left is not None:
-            first = np.maximum(place - self.left, 0)
+            first = on.maximum(place - self.left, first)
         if self.right is not None:
-            last = np.minimum(place + self.right + 1, k_count)
+            last = on.minimum(place + (self.right + 1), k_count)
         return first, last
 
 
 class Packed(Mask):
     """Documents that lie one after the other, given by their borders."""
 
-    __slots__ = ("_borders", "_hi", "_k_borders", "_lo")
+    __slots__ = ("_borders", "_inside", "_k_borders", "_names")
 
-    _borders: Integers
-    _k_borders: Integers | None
-    _lo: Rows
-    _hi: Rows
+    _borders: Any  # (documents + 1,)
+    _k_borders: Any  # likewise, or None: the same
+    _inside: Inside
+    _names: tuple[str, str]
 
-    def __init__(self, cu_seqlens: Any, cu_seqlens_k: Any, causal: Any, window: Any) -> None:
-        q = k = borders_of(cu_seqlens, "cu_seqlens")
-        if cu_seqlens_k is not None:
-            k = borders_of(cu_seqlens_k, "cu_seqlens_k")
-            if k.size != q.size:
-                raise ValueError(
-                    f"cu_seqlens has shape {q.shape} and cu_seqlens_k has shape {k.shape}: "
-                    "both must hold the same number of documents"
-                )
-        q_counts, k_counts = np.diff(q), np.diff(k)
-        rank = np.arange(q[-1]) - np.repeat(q[:-1], q_counts)
-        first, last = Inside(causal, window).keys(rank, np.repeat(q_counts, q_counts), np.repeat(k_counts, q_counts))
-        start = np.repeat(k[:-1], q_counts)
-        # A row without keys: lo = the end, hi = 0.
-        empty = last <= first
-        k_given = None if cu_seqlens_k is None else k
-        self._begin("documents", cu_seqlens=q, cu_seqlens_k=k_given, causal=causal, window=window)
-        self._set(
-            _borders=q,
-            _k_borders=k_given,
-            _lo=row_bounds(np.where(empty, k[-1], start + first)[None]),
-            _hi=row_bounds(np.where(empty, 0, start + last)[None]),
-        )
+    def __init__(
+        self,
+        cu_seqlens: Any,
+        cu_seqlens_k: Any,
+        causal: Any,
+        window: Any,
+        names: tuple[str, str] = ("cu_seqlens", "cu_seqlens_k"),
+    ) -> None:
+        """`names`: how errors call the borders."""
+        q = borders_of(cu_seqlens, names[0])
+        k = None if cu_seqlens_k is None else borders_of(cu_seqlens_k, names[1])
+        if k is not None and k.shape != q.shape:
+            raise ValueError(
+                f"{names[0]} has shape {tuple(q.shape)} and {names[1]} has shape {tuple(k.shape)}: "
+                "both must hold the same number of documents"
+            )
+        given = (cu_seqlens, cu_seqlens_k)
+        self._begin("documents", given=given, cu_seqlens=q, cu_seqlens_k=k, causal=causal, window=window)
+        self._set(_borders=q, _k_borders=k, _inside=Inside(causal, window), _names=names)
 
-    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
-        check_borders(self._borders, "cu_seqlens", q_len, "q_len")
+    def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
+        q_name, k_name = self._names
+        q = k = on.borders(self._borders, q_name, q_len, "q_len")
         if self._k_borders is None:
-            check_borders(self._borders, "cu_seqlens", k_len, "k_len")
+            on.borders(self._borders, q_name, k_len, "k_len")
         else:
-            check_borders(self._k_borders, "cu_seqlens_k", k_len, "k_len")
-        return self._lo, self._hi, None
+            k = on.borders(self._k_borders, k_name, k_len, "k_len")
+        document = on.documents_at(q, q_len)
+        begin, k_begin = q[document], k[document]
+        rank = on.arange(q_len) - begin
+        first, last = self._inside.keys(on, rank, q[document + 1] - begin, k[document + 1] - k_begin)
+        # A row without keys has lo = k_len and hi = 0.
+        seen = first < last
+        lo, hi = on.where(seen, k_begin + first, k_len), on.where(seen, k_begin + last, 0)
+        return on.bounds(lo[None], k_len), on.bounds(hi[None], k_len), None
 
     def _sizes(self) -> tuple[int | None, int | None]:
         k = self._borders if self._k_borders is None else self._k_borders
         return int(self._borders[-1]), int(k[-1])
+
+
+class Places(NamedTuple):
+    """The document of each query, the stretch [first, last) that it sees of its document's keys, and
+    the document of each key and its number there. Shapes (B, Lq) and (B, Lk).
+    """
+
+    document: Any
+    first: Any
+    last: Any
+    k_document: Any
+    k_rank: Any
 
 
 class Documents(Mask):
@@ -104,73 +109,44 @@ class Documents(Mask):
     stretch is an interval of keys when its first and last key are as far apart as it is long.
     """
 
-    __slots__ = ("_first", "_hi", "_k_doc", "_k_shape", "_last_key", "_lo", "_q_doc", "_q_shape")
+    __slots__ = ("_hi", "_k_shape", "_lo", "_places", "_q_shape")
 
-    _lo: Rows
-    _hi: Rows
     _q_shape: tuple[int, ...]
     _k_shape: tuple[int, ...]
-    # For masks that are not intervals only: the document of each place, and the stretch that each
-    # query sees of its document's keys. Shapes (B, Lq) and (B, Lk).
-    _q_doc: Integers | None
-    _k_doc: Integers | None
-    _first: Integers | None
-    _last_key: Integers | None
+    _lo: Any  # (B, Lq)
+    _hi: Any
+    _places: Places | None  # of masks that are not intervals
 
     def __init__(self, q: Any, k: Any, causal: Any, window: Any) -> None:
         q_ids = ids_of(q, "q")
         k_ids = q_ids if k is None else ids_of(k, "k")
         q_rows, k_rows = as_rows(q_ids), as_rows(k_ids)
-        batch = common([("q", len(q_rows)), ("k", len(k_rows))], "batch entries")
-        given = [Described(shown(ids)) for ids in ((q_ids,) if k is None else (q_ids, k_ids))]
-        self._begin("documents", *given, causal=causal, window=window, batch=batch)
-        q_doc, k_doc, count = document_numbers(q_rows, k_rows)
-        k_order, k_count, k_begin = listed(k_doc, count)
-        q_order, q_count, q_begin = listed(q_doc, count)
-        rank = np.empty(q_doc.size, np.int64)
-        rank[q_order] = np.arange(q_doc.size) - np.repeat(q_begin, q_count)
-        doc = q_doc.ravel()
-        first, last = Inside(causal, window).keys(rank, q_count[doc], k_count[doc])
-        seen = first < last
-        k_len = k_rows.shape[1]
-        lo, hi = np.full(doc.size, k_len), np.zeros(doc.size, np.int64)
-        lo[seen] = k_order[(k_begin[doc] + first)[seen]] % k_len
-        hi[seen] = k_order[(k_begin[doc] + last - 1)[seen]] % k_len + 1
-        structured = bool(((hi - lo == last - first) | ~seen).all())
-        self._set(
-            _q_shape=q_ids.shape,
-            _k_shape=k_ids.shape,
-            _lo=row_bounds(lo.reshape(q_doc.shape)),
-            _hi=row_bounds(hi.reshape(q_doc.shape)),
-            _q_doc=None if structured else frozen(q_doc),
-            _k_doc=None if structured else frozen(k_doc),
-            _first=None if structured else frozen(first.reshape(q_doc.shape)),
-            _last_key=None if structured else frozen(last.reshape(q_doc.shape)),
-        )
+        batch = common([("q", q_rows.shape[0]), ("k", k_rows.shape[0])], "batch entries")
+        described = [summary(ids) for ids in ((q_ids,) if k is None else (q_ids, k_ids))]
+        self._begin("documents", *described, causal=causal, window=window, batch=batch, given=(q, k))
+        inside = Inside(causal, window)
+        if is_tensor(q_ids) or is_tensor(k_ids):
+            from . import _torch
 
-    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
-        if self._q_shape[-1] != q_len or self._k_shape[-1] != k_len:
-            name, shape, axis, length = (
-                ("q", self._q_shape, "q_len", q_len)
-                if self._q_shape[-1] != q_len
-                else ("k", self._k_shape, "k_len", k_len)
-            )
-            raise ValueError(f"document ids {name} have shape {shape}, but the last axis must be {axis} = {length}")
-        return self._lo, self._hi, self._pairs()
+            found: Any = _torch.places_of(q_rows, k_rows, inside)
+        else:
+            found = places_of(q_rows, k_rows, inside)
+        lo, hi, places = found
+        self._set(_q_shape=tuple(q_ids.shape), _k_shape=tuple(k_ids.shape), _lo=lo, _hi=hi, _places=places)
 
-    def _pairs(self) -> Bools | None:
-        """(B, 1, Lq, Lk), or None for intervals."""
-        q_doc, k_doc, first, last = self._q_doc, self._k_doc, self._first, self._last_key
-        if q_doc is None or k_doc is None or first is None or last is None:
-            return None
-        order, count, begin = listed(k_doc, int(k_doc.max()) + 1)
-        rank = np.empty(k_doc.size, np.int64)
-        rank[order] = np.arange(k_doc.size) - np.repeat(begin, count)
-        ranks = rank.reshape(k_doc.shape)[:, None]
-        pairs: Bools = q_doc[:, :, None] == k_doc[:, None]
-        pairs &= ranks >= first[:, :, None]
-        pairs &= ranks < last[:, :, None]
-        return frozen(pairs[:, None])
+    def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
+        for name, shape, axis, length in (("q", self._q_shape, "q_len", q_len), ("k", self._k_shape, "k_len", k_len)):
+            if shape[-1] != length:
+                raise ValueError(f"document ids {name} have shape {shape}, but the last axis must be {axis} = {length}")
+        lo, hi = on.bounds(on.array(self._lo), k_len), on.bounds(on.array(self._hi), k_len)
+        if self._places is None:
+            return lo, hi, None
+        q_document, first, last, k_document, rank = map(on.array, self._places)
+        rank = rank[:, None]
+        pairs = q_document[:, :, None] == k_document[:, None]
+        pairs &= rank >= first[:, :, None]
+        pairs &= rank < last[:, :, None]
+        return lo, hi, pairs[:, None]
 
     def _batch_error(self, batch: int) -> str:
         name, shape = ("q", self._q_shape) if math.prod(self._q_shape[:-1]) not in (1, batch) else ("k", self._k_shape)
@@ -180,7 +156,7 @@ class Documents(Mask):
         return self._q_shape[-1], self._k_shape[-1]
 
 
-def ids_of(value: Any, name: str) -> npt.NDArray[Any]:
+def ids_of(value: Any, name: str) -> Any:
     """Ids of shape (..., L)."""
     ids = integers(value, name)
     if ids.ndim == 0:
@@ -188,9 +164,24 @@ def ids_of(value: Any, name: str) -> npt.NDArray[Any]:
     return ids
 
 
-def row_bounds(values: Integers) -> Rows:
-    """(B, Lq) bounds as rank 3."""
-    return frozen(values.astype(np.int32)[:, None])
+def summary(ids: Any) -> Any:
+    """What a repr is made of."""
+    return ids.copy() if isinstance(ids, np.ndarray) and ids.size <= 8 else Described(ids)
+
+
+def places_of(q: npt.NDArray[Any], k: npt.NDArray[Any], inside: Inside) -> tuple[Integers, Integers, Places | None]:
+    """The interval of each query, and where the intervals do not say all, the places."""
+    q_doc, k_doc, count = document_numbers(q, k)
+    k_order, k_count, k_begin = listed(k_doc, count)
+    first, last = inside.keys(NUMPY, ranks(q_doc, count), listed(q_doc, count)[1][q_doc], k_count[q_doc])
+    seen = first < last
+    k_len = k.shape[1]
+    lo, hi = np.full(q_doc.shape, k_len), np.zeros(q_doc.shape, np.int64)
+    lo[seen] = k_order[(k_begin[q_doc] + first)[seen]] % k_len
+    hi[seen] = k_order[(k_begin[q_doc] + last - 1)[seen]] % k_len + 1
+    if bool(((hi - lo == last - first) | ~seen).all()):
+        return lo, hi, None
+    return lo, hi, Places(q_doc, first, last, k_doc, ranks(k_doc, count))
 
 
 def document_numbers(q: npt.NDArray[Any], k: npt.NDArray[Any]) -> tuple[Integers, Integers, int]:
@@ -218,6 +209,14 @@ def listed(doc: Integers, count: int) -> tuple[Integers, Integers, Integers]:
     return order, counts, np.cumsum(counts) - counts
 
 
+def ranks(doc: Integers, count: int) -> Integers:
+    """How many places of the same document lie before each place."""
+    order, counts, begin = listed(doc, count)
+    rank = np.empty(doc.size, np.int64)
+    rank[order] = np.arange(doc.size) - np.repeat(begin, counts)
+    return rank.reshape(doc.shape)
+
+
 def documents(
     q: npt.ArrayLike | None = None,
     k: npt.ArrayLike | None = None,
@@ -234,6 +233,7 @@ def documents(
     q : integer array of shape (..., Lq), optional
         The document of each query. Ids need not be sorted; where the keys of each document are
         consecutive the mask stays an interval, otherwise it makes a bool array when it is used.
+        (While torch traces, ids always make one; `cu_seqlens` never do.)
     k : integer array of shape (..., Lk), optional
         The document of each key; left out, as `q`.
     cu_seqlens : integer array of shape (documents + 1,), optional

@@ -1,8 +1,9 @@
-"""What callers hand to a mask, checked and brought to one form: read-only arrays of our own."""
+"""What callers hand to a mask, checked and brought to one form: arrays of our own."""
 
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,43 @@ LONGEST = 2**31 - 1
 FARTHEST = 2**40
 
 
+def opened(value: Any) -> Any:
+    """`value` for NumPy to read: of a tensor on the CPU, its array.
+
+    A tensor whose numbers cannot be read stays one: on another device, or while a call is traced
+    (then lists and numbers become tensors too). Torch is only looked for where it is loaded.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (isinstance(value, torch.Tensor) or torch.compiler.is_compiling()):
+        return value
+    from . import _torch
+
+    return _torch.opened(value)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether `opened` left a tensor."""
+    return hasattr(value, "__torch_function__")
+
+
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """`array`, from now on read-only."""
     array.setflags(write=False)
     return array
 
 
-def as_rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def as_rows(array: Any) -> Any:
     """(..., L) -> (B, L): several leading axes count as one."""
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
-def integers(value: Any, name: str) -> npt.NDArray[Any]:
-    """An integer array of any kind and shape, or TypeError."""
+def integers(value: Any, name: str) -> Any:
+    """An integer array (or tensor, see `opened`) of any kind and shape, or TypeError."""
+    value = opened(value)
+    if is_tensor(value):
+        from . import _torch
+
+        return _torch.integers(value, name)
     array = np.asarray(value)
     if array.size == 0 and not isinstance(value, np.ndarray):  # an empty list has no type of its own
         return array.astype(np.int64)
@@ -38,8 +63,15 @@ def integers(value: Any, name: str) -> npt.NDArray[Any]:
     return array
 
 
-def bools(value: Any, name: str) -> Bools:
-    """A bool array of any shape, or TypeError; not copied."""
+def bools(value: Any, name: str) -> Any:
+    """A bool array (or tensor) of any shape, or TypeError; not copied."""
+    if is_tensor(value):
+        from . import _torch
+
+        _torch.bools(value, name)
+    value = opened(value)
+    if is_tensor(value):
+        return value
     array = np.asarray(value)
     if array.dtype.kind != "b":
         hint = "; .astype(bool) makes it one" if array.dtype.kind in "iu" else ""
@@ -78,13 +110,15 @@ def named_element(array: npt.NDArray[Any], name: str, bad: npt.NDArray[Any]) -> 
     return f"{name}{place} is {array[index]}"
 
 
-def lengths_of(value: Any, name: str) -> Integers:
+def lengths_of(value: Any, name: str) -> Any:
     """Lengths of any shape as int64, none of them negative."""
     array = integers(value, name)
+    if is_tensor(array):
+        return array
     lengths = array.astype(np.int64)
     if lengths.size and lengths.min() < 0:  # also beyond int64
         raise ValueError(f"{named_element(array, name, lengths < 0)}, outside [0, {LONGEST}]")
-    return frozen(lengths)
+    return lengths
 
 
 def check_lengths(lengths: Integers, name: str, longest: int, axis: str) -> None:
@@ -95,13 +129,17 @@ def check_lengths(lengths: Integers, name: str, longest: int, axis: str) -> None
         )
 
 
-def offset_of(value: Any) -> int | Integers:
+def offset_of(value: Any) -> Any:
     """One shift as an int, or one per batch entry as int64."""
+    if type(value) is int and -FARTHEST <= value <= FARTHEST:
+        return value
     array = integers(value, "offset")
+    if is_tensor(array):
+        return array
     if array.size and (array.min() < -FARTHEST or array.max() > FARTHEST):
         bad = (array < -FARTHEST) | (array > FARTHEST)
         raise ValueError(f"{named_element(array, 'offset', bad)}, outside [-2**40, 2**40]")
-    return int(array) if array.ndim == 0 else frozen(array.astype(np.int64))
+    return int(array) if array.ndim == 0 else array.astype(np.int64)
 
 
 def count_of(value: Any, name: str, least: int = 0) -> int | None:
@@ -125,11 +163,13 @@ def window_of(value: Any) -> tuple[int | None, int | None]:
     return count_of(value[0], "window[0]"), count_of(value[1], "window[1]")
 
 
-def borders_of(value: Any, name: str) -> Integers:
+def borders_of(value: Any, name: str) -> Any:
     """cu_seqlens: where documents begin and end in a packed row."""
     array = integers(value, name)
-    if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"{name} must have shape (documents + 1,), at least (1,), got shape {array.shape}")
+    if array.ndim != 1 or array.shape[0] == 0:
+        raise ValueError(f"{name} must have shape (documents + 1,), at least (1,), got shape {tuple(array.shape)}")
+    if is_tensor(array):
+        return array
     if array[0] != 0:
         raise ValueError(f"{name}[0] is {array[0]}: the first document begins at 0")
     falls = array[1:] < array[:-1]
@@ -138,7 +178,7 @@ def borders_of(value: Any, name: str) -> Integers:
         raise ValueError(f"{name} decreases: {name}[{i}] is {array[i]} and {name}[{i + 1}] is {array[i + 1]}")
     if array[-1] > LONGEST:
         raise ValueError(f"{name}[-1] is {array[-1]}, more than {LONGEST}")
-    return frozen(array.astype(np.int64))
+    return array.astype(np.int64)
 
 
 def check_borders(borders: Integers, name: str, length: int, axis: str) -> None:

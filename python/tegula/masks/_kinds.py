@@ -2,55 +2,15 @@
 
 from __future__ import annotations
 
-import functools
+import math
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from ._inputs import (
-    Integers,
-    check_lengths,
-    count_of,
-    frozen,
-    lengths_of,
-    offset_of,
-)
-from ._mask import Lowered, Mask, Rows, common
+from ._inputs import count_of, lengths_of, offset_of
+from ._mask import Mask, common
 
 ALIGNMENTS = ("bottom_right", "top_left")
-
-
-@functools.lru_cache(maxsize=64)
-def constant(value: int) -> Rows:
-    """The same bound for every row."""
-    return frozen(np.array([[[value]]], np.int32))
-
-
-ZERO = constant(0)
-
-
-def per_batch(values: npt.NDArray[Any]) -> Rows:
-    """One bound per batch entry; several leading axes count as one."""
-    return frozen(values.reshape(-1, 1, 1).astype(np.int32))
-
-
-def ramp(first: int | Integers, q_len: int, k_len: int) -> Rows:
-    """first, first + 1, ... along the rows, kept in [0, k_len]; one ramp per batch entry."""
-    wide: Any = np.int64 if q_len + k_len >= 2**31 else np.int32
-    if isinstance(first, int):
-        first = min(max(first, -q_len), k_len)
-        rows = np.arange(first, first + q_len, dtype=wide).reshape(1, 1, q_len)
-        if first < 0:
-            np.maximum(rows, 0, out=rows)
-        if first + q_len - 1 > k_len:
-            np.minimum(rows, k_len, out=rows)
-    else:
-        starts = np.minimum(np.maximum(first, -q_len), k_len).astype(wide).reshape(-1, 1, 1)
-        rows = starts + np.arange(q_len, dtype=wide)
-        np.maximum(rows, 0, out=rows)
-        np.minimum(rows, k_len, out=rows)
-    return frozen(rows.astype(np.int32, copy=False))
 
 
 class Aligned(Mask):
@@ -59,7 +19,7 @@ class Aligned(Mask):
     __slots__ = ("_align", "_offset")
 
     _align: str | None
-    _offset: int | Integers | None
+    _offset: Any  # None, an int, or integers with one entry per batch entry
 
     def _set_alignment(self, align: str | None, offset: Any) -> int:
         """Check both; return the number of batch entries that the offset tells apart."""
@@ -68,9 +28,9 @@ class Aligned(Mask):
         if align is not None and offset is not None:
             raise ValueError(f"align={align!r} and offset={offset!r} exclude each other")
         self._set(_align=align, _offset=None if offset is None else offset_of(offset))
-        return self._offset.size if isinstance(self._offset, np.ndarray) else 1
+        return math.prod(getattr(self._offset, "shape", ()))
 
-    def _shift(self, q_len: int, k_len: int) -> int | Integers:
+    def _shift(self, q_len: int, k_len: int) -> Any:
         """Query i stands where key i + shift does."""
         if self._offset is not None:
             return self._offset
@@ -85,8 +45,7 @@ class Aligned(Mask):
         return 0
 
     def _batch_error(self, batch: int) -> str:
-        assert isinstance(self._offset, np.ndarray)
-        return f"offset has shape {self._offset.shape}, expected one entry for each of {batch} batch entries"
+        return f"offset has shape {tuple(self._offset.shape)}, expected one entry for each of {batch} batch entries"
 
 
 class Full(Mask):
@@ -97,8 +56,8 @@ class Full(Mask):
     def __init__(self) -> None:
         self._begin("full")
 
-    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
-        return ZERO, constant(k_len), None
+    def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
+        return on.constant(0), on.constant(k_len), None
 
 
 class Window(Aligned):
@@ -119,15 +78,15 @@ class Window(Aligned):
         *arguments: int | None,
     ) -> None:
         batch = self._set_alignment(align, offset)
-        self._begin(name, *arguments, align=align, offset=self._offset, batch=batch)
+        self._begin(name, *arguments, align=align, offset=self._offset, batch=batch, given=(offset,))
         self._set(_left=left, _right=right)
 
-    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
+    def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
         shift = self._shift(q_len, k_len)
         left, right = self._left, self._right
         return (
-            ZERO if left is None else ramp(shift - left, q_len, k_len),
-            constant(k_len) if right is None else ramp(shift + right + 1, q_len, k_len),
+            on.constant(0) if left is None else on.ramp(shift - left, q_len, k_len),
+            on.constant(k_len) if right is None else on.ramp(shift + right + 1, q_len, k_len),
             None,
         )
 
@@ -137,26 +96,26 @@ class Prefix(Aligned):
 
     __slots__ = ("_lengths",)
 
-    _lengths: Integers
+    _lengths: Any  # (B,) or fewer axes
 
     def __init__(self, lengths: Any, align: str | None, offset: Any) -> None:
         batch = self._set_alignment(align, offset)
         self._set(_lengths=lengths_of(lengths, "lengths"))
-        batch = common([("lengths", self._lengths.size), ("offset", batch)], "batch entries")
-        self._begin("prefix", self._lengths, align=align, offset=self._offset, batch=batch)
+        batch = common([("lengths", math.prod(self._lengths.shape)), ("offset", batch)], "batch entries")
+        self._begin("prefix", self._lengths, align=align, offset=self._offset, batch=batch, given=(lengths, offset))
 
-    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
-        check_lengths(self._lengths, "lengths", k_len, "k_len")
-        causal = ramp(self._shift(q_len, k_len) + 1, q_len, k_len)
-        return ZERO, frozen(np.maximum(causal, per_batch(self._lengths))), None
+    def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
+        prefix = on.lengths(self._lengths, "lengths", k_len, "k_len")
+        causal = on.ramp(self._shift(q_len, k_len) + 1, q_len, k_len)
+        return on.constant(0), on.maximum(causal, prefix), None
 
     def _reach(self) -> int:
         return max(super()._reach(), int(self._lengths.max(initial=0)))
 
     def _batch_error(self, batch: int) -> str:
-        if self._lengths.size in (1, batch):
+        if math.prod(self._lengths.shape) in (1, batch):
             return super()._batch_error(batch)
-        return f"lengths has shape {self._lengths.shape}, expected one entry for each of {batch} batch entries"
+        return f"lengths has shape {tuple(self._lengths.shape)}, expected one entry for each of {batch} batch entries"
 
 
 # Masks without arguments are the same object each time, which keeps its last result.

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import checks
 from . import _native, _picture
-from ._inputs import Bools, frozen, length_of
+from ._arrays import NUMPY, Rows
+from ._inputs import Bools, frozen, is_tensor, length_of, opened
 
-Rows: TypeAlias = "npt.NDArray[np.int32]"
 Lowered: TypeAlias = "tuple[Rows, Rows, Bools | None]"
 
 
@@ -39,28 +38,57 @@ class Mask:
            [1, 1, 0, 0]])
     """
 
-    # The batch entries and heads it tells apart (1: the same for all), the last result of `_lower`
-    # with the four numbers it was made for, and how it was written: name, arguments, options.
-    __slots__ = ("_batch", "_heads", "_last", "_written")
+    # The batch entries and heads it tells apart (1: the same for all), the last results of `_lower`
+    # and `_lower_torch` with what they were made for, and how it was written: name, arguments, options.
+    # The device of the tensors it was made of, None without any; and whether all it holds is numbers
+    # and arrays: tensors that can be read became arrays.
+    __slots__ = ("_batch", "_device", "_heads", "_last", "_last_torch", "_readable", "_written")
     __array_ufunc__: ClassVar[None] = None  # array & mask comes here instead of to NumPy
 
     _batch: int
     _heads: int
     _last: tuple[tuple[int, int, int, int], Lowered] | None
+    _last_torch: tuple[Any, Any] | None
     _written: tuple[str, tuple[Any, ...], dict[str, Any]]
+    _device: Any
+    _readable: bool
 
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
-    def _begin(self, name: str, *arguments: Any, batch: int = 1, heads: int = 1, **options: Any) -> None:
-        """Set what every kind has. An option that is None was not given."""
-        self._set(_written=(name, arguments, options), _batch=batch, _heads=heads, _last=None)
+    def _begin(
+        self,
+        name: str,
+        *arguments: Any,
+        batch: int = 1,
+        heads: int = 1,
+        given: tuple[Any, ...] = (),
+        **options: Any,
+    ) -> None:
+        """Set what every kind has. An option that is None was not given.
+
+        `given`: the arguments as the caller handed them over, for the device.
+        """
+        device, readable = None, True
+        for value in given:
+            if is_tensor(value):
+                device = value.device if device is None else device
+                readable = readable and not is_tensor(opened(value))
+        self._set(
+            _written=(name, arguments, options),
+            _batch=batch,
+            _heads=heads,
+            _device=device,
+            _readable=readable,
+            _last=None,
+            _last_torch=None,
+        )
 
     # -- for each kind to say -------------------------------------------------------------------
 
-    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
-        """(lo, hi, dense) as `_lower` returns them, after the kind's own checks."""
+    def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
+        """(lo, hi, dense) as `_lower` returns them, said in the words of `_arrays`, after the kind's checks."""
         raise NotImplementedError
 
     def _batch_error(self, batch: int) -> str:
@@ -82,22 +110,32 @@ class Mask:
 
         lo, hi: int32, rank 3, broadcastable to (batch, heads, q_len), both in [0, k_len]; a row
         without keys has hi <= lo. dense: None, or bool of rank 4, broadcastable to (batch, heads,
-        q_len, k_len); a key is visible when it lies in the interval AND dense says so. Read-only.
-        ValueError when an array that the mask holds does not fit. The last result is kept.
+        q_len, k_len); a key is visible when it lies in the interval AND dense says so.
+        ValueError when an array that the mask holds does not fit. The last result is kept: nobody
+        may write to it.
         """
         key = (batch, heads, q_len, k_len)
         last = self._last
         if last is not None and last[0] == key:
             return last[1]
-        if self._batch != 1 and self._batch != batch:
-            raise ValueError(self._batch_error(batch))
-        lowered = self._rows(batch, heads, q_len, k_len)
+        lowered: Lowered = self._fitted(NUMPY, batch, heads, q_len, k_len)
         object.__setattr__(self, "_last", (key, lowered))
         return lowered
 
+    def _lower_torch(self, batch: int, heads: int, q_len: int, k_len: int, device: Any) -> Any:
+        """What `_lower` returns, as tensors on `device` (a torch.device); torch.compile and export trace it."""
+        from . import _torch
+
+        return _torch.lower(self, batch, heads, q_len, k_len, device)
+
+    def _fitted(self, on: Any, batch: int, heads: int, q_len: int, k_len: int) -> Any:
+        if self._batch != 1 and self._batch != batch:
+            raise ValueError(self._batch_error(batch))
+        return self._rows(on, heads, q_len, k_len)
+
     # -- for everybody --------------------------------------------------------------------------
 
-    def intervals(self, q_len: int, k_len: int) -> tuple[Rows, Rows]:
+    def intervals(self, q_len: int, k_len: int) -> tuple[Any, Any]:
         """Return the normal form: the keys [lo, hi) of each query row.
 
         Parameters
@@ -124,9 +162,14 @@ class Mask:
         >>> lo, hi
         (array([[[0, 0, 1, 2]]], dtype=int32), array([[[1, 2, 3, 4]]], dtype=int32))
         """
-        return self._of_lengths(q_len, k_len)[:2]
+        if self._device is not None:
+            from . import _torch
 
-    def dense(self, q_len: int, k_len: int) -> Bools:
+            return _torch.intervals(self, q_len, k_len)
+        lo, hi, _ = self._of_lengths(q_len, k_len)
+        return frozen(lo.view()), frozen(hi.view())
+
+    def dense(self, q_len: int, k_len: int) -> Any:
         """Return the mask as a bool array, True = may attend.
 
         Parameters
@@ -147,11 +190,15 @@ class Mask:
         array([[1, 1, 1, 0],
                [1, 1, 1, 1]])
         """
+        if self._device is not None:
+            from . import _torch
+
+            return _torch.dense(self, q_len, k_len)
         out = _native.empty(self._shape(q_len, k_len), np.bool_)
         _native.fill(out, *self._of_lengths(q_len, k_len))
         return out
 
-    def additive(self, q_len: int, k_len: int, dtype: npt.DTypeLike = "float32") -> npt.NDArray[Any]:
+    def additive(self, q_len: int, k_len: int, dtype: Any = "float32") -> Any:
         """Return the mask as floats to add to scores: 0 = may attend, -inf = may not.
 
         Parameters
@@ -173,11 +220,15 @@ class Mask:
         array([[  0., -inf],
                [  0.,   0.]], dtype=float32)
         """
+        if self._device is not None:
+            from . import _torch
+
+            return _torch.additive(self, q_len, k_len, dtype)
         out = _native.empty(self._shape(q_len, k_len), checks.float_dtype(dtype))
         _native.fill(out, *self._of_lengths(q_len, k_len))
         return out
 
-    def area(self, q_len: int, k_len: int) -> int:
+    def area(self, q_len: int, k_len: int) -> Any:
         """Return the number of visible (query, key) pairs, over the batch entries and heads of `dense`.
 
         Examples
@@ -186,6 +237,10 @@ class Mask:
         >>> masks.causal().area(4, 4), masks.padding([2, 4]).area(4, 4)
         (10, 24)
         """
+        if self._device is not None:
+            from . import _torch
+
+            return _torch.area(self, q_len, k_len)
         lo, hi, dense = self._of_lengths(q_len, k_len)
         if dense is not None:
             return int(np.count_nonzero(self.dense(q_len, k_len)))
@@ -216,8 +271,8 @@ class Mask:
         words += [f"{key}={shown(value)}" for key, value in options.items() if value is not None]
         return f"masks.{name}({', '.join(words)})"
 
-    def _repr_svg_(self) -> str:
-        return _picture.svg(self)
+    def _repr_svg_(self) -> str | None:
+        return _picture.svg(self) if self._readable else None
 
     # -- objects that never change --------------------------------------------------------------
 
@@ -238,12 +293,9 @@ class Mask:
 
     def __getstate__(self) -> dict[str, Any]:
         names = (name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ()))
-        return {name: getattr(self, name) for name in names} | {"_last": None}
+        return {name: getattr(self, name) for name in names} | {"_last": None, "_last_torch": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for value in state.values():
-            if isinstance(value, np.ndarray):
-                frozen(value)  # unpickled arrays are writable
         self._set(**state)
 
 
@@ -261,24 +313,25 @@ class And(Mask):
             batch=common([(p, p._batch) for p in parts], "batch entries"),
             heads=common([(p, p._heads) for p in parts], "heads"),
         )
-        self._set(_parts=parts)
+        self._set(
+            _parts=parts,
+            _device=next((p._device for p in parts if p._device is not None), None),
+            _readable=all(p._readable for p in parts),
+        )
 
-    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
-        lo, hi, dense = self._parts[0]._lower(batch, heads, q_len, k_len)
+    def _fitted(self, on: Any, batch: int, heads: int, q_len: int, k_len: int) -> Any:
+        lo, hi, dense = on.lowered(self._parts[0], batch, heads, q_len, k_len)
         for part in self._parts[1:]:
-            part_lo, part_hi, part_dense = part._lower(batch, heads, q_len, k_len)
-            lo, hi = np.maximum(lo, part_lo), np.minimum(hi, part_hi)
+            part_lo, part_hi, part_dense = on.lowered(part, batch, heads, q_len, k_len)
+            lo, hi = on.maximum(lo, part_lo), on.minimum(hi, part_hi)
             if dense is None:
                 dense = part_dense
             elif part_dense is not None:
-                dense = frozen(dense & part_dense)
-        return frozen(lo), frozen(hi), dense
+                dense = dense & part_dense
+        return lo, hi, dense
 
     def __repr__(self) -> str:
         return " & ".join(map(repr, self._parts))
-
-    def _batch_error(self, batch: int) -> str:
-        return next(p._batch_error(batch) for p in self._parts if p._batch not in (1, batch))
 
     def _sizes(self) -> tuple[int | None, int | None]:
         sizes = [p._sizes() for p in self._parts]
@@ -303,19 +356,23 @@ def common(counts: Iterable[tuple[Any, int]], what: str) -> int:
     return 1 if found is None else found[1]
 
 
-class Described(str):
-    """An argument too large to keep: its own repr."""
+class Described:
+    """An argument too large to keep: what a repr says of it."""
 
-    __slots__ = ()
+    __slots__ = ("device", "dtype", "shape")
+
+    def __init__(self, value: Any) -> None:
+        self.dtype, self.shape = value.dtype, tuple(value.shape)
+        self.device = value.device if is_tensor(value) else None
 
     def __repr__(self) -> str:
-        return str(self)
+        if self.device is None:
+            return f"<{self.dtype} array of shape {self.shape}>"
+        return f"<{self.dtype} tensor of shape {self.shape} on {self.device}>"
 
 
 def shown(value: Any) -> str:
     """An argument as a repr shows it."""
-    if not isinstance(value, np.ndarray):
-        return repr(value)
-    if value.size <= 8:
+    if isinstance(value, np.ndarray) and value.size <= 8:
         return str(value.tolist())
-    return f"<{value.dtype} array of shape {value.shape}>"
+    return repr(Described(value) if isinstance(value, np.ndarray) or is_tensor(value) else value)

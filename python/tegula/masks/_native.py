@@ -9,27 +9,26 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ._inputs import Bools, frozen
+from ._inputs import is_tensor
 
 
-def scan(array: Bools) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], bool]:
+def scan(array: Any) -> tuple[Any, Any, bool]:
     """Find where the True of each row of (B, H, Lq, Lk) begin and end, and whether any row has gaps.
 
     A row without True has lo = Lk and hi = 0.
     """
+    if is_tensor(array):
+        from . import _torch
+
+        return _torch.scan(array)
     lo = np.empty(array.shape[:-1], np.int32)
     hi = np.empty(array.shape[:-1], np.int32)
     irregular: bool = _core.mask_scan(array, lo, hi)
-    return frozen(lo), frozen(hi), irregular
+    return lo, hi, irregular
 
 
-def fill(
-    out: npt.NDArray[Any],
-    lo: npt.NDArray[np.int32],
-    hi: npt.NDArray[np.int32],
-    dense: Bools | None,
-) -> None:
-    """Write a lowered mask into (Lq, Lk) or (B, H, Lq, Lk): bool, or floats 0 and -inf."""
+def fill(out: Any, lo: Any, hi: Any, dense: Any) -> None:
+    """Write a lowered mask into (Lq, Lk) or (B, H, Lq, Lk), arrays or tensors: bool, or floats 0 and -inf."""
     _core.mask_fill(out[None, None] if out.ndim == 2 else out, lo, hi, dense)
 
 

@@ -2,80 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._inputs import (
-    Bools,
-    Integers,
-    as_rows,
-    bools,
-    borders_of,
-    check_lengths,
-    frozen,
-    lengths_of,
-)
-from ._kinds import ZERO, constant, per_batch
-from ._mask import Lowered, Mask, Rows, common
+from ._inputs import as_rows, bools, borders_of, is_tensor, lengths_of, opened
+from ._mask import Mask, common
 
 
 class Real:
     """Which places of an axis are real, per batch entry: lengths (B,) or a bool array (B, L)."""
 
-    __slots__ = ("bools", "lengths", "name", "shape")
+    __slots__ = ("batch", "bools", "lengths", "name", "shape")
 
     def __init__(self, value: Any, name: str, keep: bool) -> None:
         self.name = name
-        self.lengths: Integers | None = None
-        self.bools: Bools | None = None
+        self.lengths: Any = None
+        self.bools: Any = None
         if keep:
             array = bools(value, name)
             if array.ndim == 0:
                 raise ValueError(f"{name} must have shape (B, L), got a single bool")
-            self.shape = array.shape
-            self.bools = frozen(as_rows(array).copy())
+            self.shape = tuple(array.shape)
+            rows = as_rows(array)
+            self.bools = rows.clone() if is_tensor(rows) else rows.copy()
+            self.batch = rows.shape[0]
         else:
             self.lengths = lengths_of(value, name)
-            self.shape = self.lengths.shape
-
-    @property
-    def batch(self) -> int:
-        return self.lengths.size if self.lengths is not None else len(self._kept())
-
-    def _kept(self) -> Bools:
-        assert self.bools is not None
-        return self.bools
+            self.shape = tuple(self.lengths.shape)
+            self.batch = math.prod(self.shape)
 
     def check(self, length: int, axis: str) -> None:
-        """ValueError unless it fits an axis of this length."""
-        if self.lengths is not None:
-            check_lengths(self.lengths, self.name, length, axis)
-        elif self.shape[-1] != length:
+        """ValueError unless a bool array fits an axis of this length."""
+        if self.bools is not None and self.shape[-1] != length:
             raise ValueError(f"{self.name} has shape {self.shape}, but its last axis must be {axis} = {length}")
 
     def batch_error(self, batch: int) -> str:
         return f"{self.name} has shape {self.shape}, expected one entry for each of {batch} batch entries"
 
-    def places(self, length: int) -> Bools:
+    def places(self, on: Any, length: int, axis: str) -> Any:
         """(B, 1, L): True where real."""
-        if self.lengths is None:
-            return self._kept()[:, None]
-        real: Bools = np.arange(length) < self.lengths.reshape(-1, 1, 1)
-        return real
+        self.check(length, axis)
+        if self.bools is not None:
+            return on.array(self.bools)[:, None]
+        return on.arange(length) < on.lengths(self.lengths, self.name, length, axis)
 
     @property
-    def given(self) -> npt.NDArray[Any]:
-        return self.lengths if self.lengths is not None else self._kept().reshape(self.shape)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, frozen(value) if isinstance(value, np.ndarray) else value)
+    def given(self) -> Any:
+        return self.lengths if self.lengths is not None else self.bools.reshape(self.shape)
 
 
 class Padding(Mask):
@@ -85,8 +62,9 @@ class Padding(Mask):
 
     _keys: Real | None
     _queries: Real | None
-    _lo: Rows
-    _hi: Rows
+    # Of bools, the interval from the first to the last real key of each batch entry, (B, 1, 1).
+    _lo: Any
+    _hi: Any
     _irregular: bool
 
     def __init__(self, lengths: Any, keep: Any, queries: Any) -> None:
@@ -100,35 +78,35 @@ class Padding(Mask):
         elif keep is not None:
             keys = Real(keep, "keep", keep=True)
         if queries is not None:
-            real_queries = Real(queries, "queries", keep=np.asarray(queries).dtype.kind == "b")
-        given = [r for r in (keys, real_queries) if r is not None]
+            real_queries = Real(queries, "queries", keep=holds_bools(queries))
+        held = [r for r in (keys, real_queries) if r is not None]
         self._begin(
             "padding",
-            *(r.given for r in given if r.name == "lengths"),
-            batch=common([(r.name, r.batch) for r in given], "batch entries"),
-            keep=None if keep is None else given[0].given,
-            queries=None if queries is None else given[-1].given,
+            *(r.given for r in held if r.name == "lengths"),
+            batch=common([(r.name, r.batch) for r in held], "batch entries"),
+            given=(lengths, keep, queries),
+            keep=None if keep is None else held[0].given,
+            queries=None if queries is None else held[-1].given,
         )
-        self._set(_keys=keys, _queries=real_queries, _lo=ZERO, _hi=ZERO, _irregular=False)
-        if keys is not None and keys.lengths is not None:
-            self._set(_hi=per_batch(keys.lengths))
-        elif keys is not None and keys.bools is not None:
+        lo, hi, irregular = None, None, False
+        if keys is not None and keys.bools is not None:
             lo, hi, irregular = _native.scan(keys.bools[:, None, None])
-            self._set(_lo=lo, _hi=hi, _irregular=irregular)
+        self._set(_keys=keys, _queries=real_queries, _lo=lo, _hi=hi, _irregular=irregular)
 
-    def _rows(self, batch: int, heads: int, q_len: int, k_len: int) -> Lowered:
-        lo, hi, dense = ZERO, constant(k_len), None
+    def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
+        lo, hi, dense = on.constant(0), on.constant(k_len), None
         if self._keys is not None:
             self._keys.check(k_len, "k_len")
-            lo, hi = self._lo, self._hi
-            if self._irregular and self._keys.bools is not None:
-                dense = self._keys.bools[:, None, None]
+            if self._keys.lengths is not None:
+                hi = on.lengths(self._keys.lengths, "lengths", k_len, "k_len")
+            else:
+                lo, hi = on.array(self._lo), on.array(self._hi)
+                dense = on.array(self._keys.bools)[:, None, None] if self._irregular else None
         if self._queries is not None:
-            self._queries.check(q_len, "q_len")
-            real = self._queries.places(q_len)
+            real = self._queries.places(on, q_len, "q_len")
             # A row without keys has lo = k_len and hi = 0, which widens no neighbour's tile.
-            lo = frozen(np.where(real, lo, np.int32(k_len)))
-            hi = frozen(np.where(real, hi, np.int32(0)))
+            lo = on.where(real, lo, on.constant(k_len))
+            hi = on.where(real, hi, on.constant(0))
         return lo, hi, dense
 
     def _batch_error(self, batch: int) -> str:
@@ -136,12 +114,19 @@ class Padding(Mask):
         return next(r.batch_error(batch) for r in held if r.batch not in (1, batch))
 
     def _sizes(self) -> tuple[int | None, int | None]:
-        q, k = (None if r is None or r.bools is None else r.bools.shape[1] for r in (self._queries, self._keys))
+        q, k = (None if r is None or r.bools is None else r.shape[-1] for r in (self._queries, self._keys))
         return q, k
 
     def _reach(self) -> int:
         lengths = (r.lengths for r in (self._queries, self._keys) if r is not None)
         return max((int(n.max(initial=0)) for n in lengths if n is not None), default=super()._reach())
+
+
+def holds_bools(value: Any) -> bool:
+    value = opened(value)
+    if is_tensor(value):
+        return str(value.dtype) == "torch.bool"
+    return np.asarray(value).dtype.kind == "b"
 
 
 def padding(
@@ -187,7 +172,7 @@ def padding(
     return Padding(lengths, keep, queries)
 
 
-def positions(*, cu_seqlens: npt.ArrayLike | None = None, keep: npt.ArrayLike | None = None) -> Integers:
+def positions(*, cu_seqlens: npt.ArrayLike | None = None, keep: npt.ArrayLike | None = None) -> Any:
     """Return the position of each token in its own document, or behind its own left padding.
 
     For the ``positions`` of `tegula.embedding` and `tegula.positional_encoding`.
@@ -201,7 +186,7 @@ def positions(*, cu_seqlens: npt.ArrayLike | None = None, keep: npt.ArrayLike | 
 
     Returns
     -------
-    ndarray of int64
+    ndarray (or tensor, where one is given) of int64
         Shape (T,): 0, 1, ... from each document's beginning. Or the shape of `keep`: the number of
         real tokens before, so that the first real one has position 0; padding before it has 0 too,
         and padding behind a token repeats its position.
@@ -223,6 +208,10 @@ def positions(*, cu_seqlens: npt.ArrayLike | None = None, keep: npt.ArrayLike | 
     """
     if (cu_seqlens is None) == (keep is None):
         raise ValueError("positions needs either cu_seqlens or keep")
+    if is_tensor(keep if cu_seqlens is None else cu_seqlens):
+        from . import _torch
+
+        return _torch.positions(cu_seqlens, keep)
     if cu_seqlens is not None:
         borders = borders_of(cu_seqlens, "cu_seqlens")
         counts = np.diff(borders)

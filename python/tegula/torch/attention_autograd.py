@@ -1,0 +1,222 @@
+"""Gradients of attention's operators, for autograd, forward-mode differentiation and `torch.func`.
+
+The derivative of `attention` is `attention_backward`, a native operator too. The derivative of that
+one, and the forward-mode derivatives, are dense compositions of torch's own operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attention_dense import Inputs, dense_backward, dense_jvp, sink_weights
+from .attention_vmap import attention_vmap, backward_vmap
+
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+class AttentionFunction(torch.autograd.Function):
+    """Arguments and results of the operator `attention`."""
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():
+            result: tuple[Tensor, Tensor] = torch.ops.tegula.attention.default(*args)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.scale, ctx.softcap, ctx.dropout_p, ctx.threads = inputs
+        if ctx.needs_input_grad[7]:
+            raise RuntimeError("alibi requires grad, but attention computes no gradient for it; pass alibi.detach()")
+        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_forward(*tensors, *output)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, lo, hi, dense, bias, alibi, sinks, seed, out, lse = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        wants = needs[6], needs[8]
+        found: list[Any] = [None] * 5
+        if grad_out is not None:
+            found = list(
+                backward_call(
+                    grad_out, q, k, v, out, lse, lo, hi, dense, bias, alibi, sinks, seed,
+                    ctx.scale, ctx.softcap, ctx.dropout_p, ctx.threads, *wants,
+                )
+            )  # fmt: skip
+        if grad_lse is not None:
+            # d lse / d score is the weight. With values of 1 and an output of 0 the same kernel gives
+            # the weight times grad_lse, without a matrix of pairs.
+            ones, zeros = v.new_ones((*v.shape[:-1], 1)), out.new_zeros((*out.shape[:-1], 1))
+            more = backward_call(
+                grad_lse.unsqueeze(-1).to(q.dtype), q, k, ones, zeros, lse, lo, hi, dense, bias, alibi, sinks, None,
+                ctx.scale, ctx.softcap, 0.0, ctx.threads, needs[6], False,
+            )  # fmt: skip
+            for place in (0, 1) + ((3,) if needs[6] else ()):
+                found[place] = more[place] if found[place] is None else found[place] + more[place]
+            if needs[8]:
+                sums = (sink_weights(sinks, lse) * grad_lse).sum(-1).sum_to_size(sinks.shape).to(sinks.dtype)
+                found[4] = sums if found[4] is None else found[4] + sums
+        dq, dk, dv, dbias, dsinks = found
+        return (
+            dq if needs[0] else None,
+            dk if needs[1] else None,
+            dv if needs[2] else None,
+            *(None,) * 3,
+            dbias if needs[6] else None,
+            None,
+            dsinks if needs[8] else None,
+            *(None,) * 5,
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor]:
+        q, k, v, lo, hi, dense, bias, alibi, sinks, seed, out, lse = ctx.saved_tensors
+        if tangents[7] is not None:
+            raise RuntimeError("alibi has a tangent, but attention computes no derivative for it")
+        inputs = Inputs(lo, hi, dense, alibi, seed, ctx.scale, ctx.softcap, ctx.dropout_p)
+        return dense_jvp(inputs, (q, k, v, out, lse, bias, sinks), (*tangents[:3], tangents[6], tangents[8]))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        return attention_vmap(attention_call, info, in_dims, *args)
+
+
+class BackwardFunction(torch.autograd.Function):
+    """Arguments and results of the operator `attention_backward`."""
+
+    @staticmethod
+    def forward(*args: Any) -> Gradients:
+        with torch._C._AutoDispatchBelowAutograd():
+            result: Gradients = torch.ops.tegula.attention_backward.default(*args)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Gradients) -> None:
+        *tensors, scale, softcap, dropout_p, _, ctx.bias_grad, ctx.sinks_grad = inputs
+        ctx.options = scale, softcap, dropout_p
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.mark_non_differentiable(
+            *(x for x, wanted in ((output[3], ctx.bias_grad), (output[4], ctx.sinks_grad)) if not wanted)
+        )
+
+    @staticmethod
+    def _parts(ctx: Any) -> tuple[Callable[..., tuple[Tensor, ...]], list[int], list[Tensor]]:
+        """The composition as a function of the tensors at some places of the arguments."""
+        grad_out, q, k, v, out, lse, lo, hi, dense, bias, alibi, sinks, seed = ctx.saved_tensors
+        inputs = Inputs(lo, hi, dense, alibi, seed, *ctx.options)
+        given = {0: grad_out, 1: q, 2: k, 3: v, 4: out, 5: lse, 9: bias, 11: sinks}
+        places = [place for place, x in given.items() if x is not None]
+
+        def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+            values = dict.fromkeys(given) | dict(zip(places, tensors, strict=True))
+            return dense_backward(inputs, *values.values(), bias_grad=ctx.bias_grad, sinks_grad=ctx.sinks_grad)
+
+        return function, places, [given[place] for place in places]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        function, places, tensors = BackwardFunction._parts(ctx)
+        _, pull = torch.func.vjp(function, *tensors)
+        wanted = grads[:3] + grads[3:4] * ctx.bias_grad + grads[4:5] * ctx.sinks_grad
+        found = dict(zip(places, pull(wanted), strict=True))
+        return tuple(found.get(place) if needed else None for place, needed in enumerate(ctx.needs_input_grad))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        return backward_vmap(backward_call, info, in_dims, *args)
+
+
+# Function.apply inspects signatures on every call; the C++ function below it does not need to.
+_record_attention = super(torch.autograd.Function, AttentionFunction).apply
+_record_backward = super(torch.autograd.Function, BackwardFunction).apply
+
+
+def attention_call(*args: Any) -> Any:
+    """The operator `attention`, inside the transforms of `torch.func` too."""
+    if torch._C._are_functorch_transforms_active():
+        return AttentionFunction.apply(*args)
+    return torch.ops.tegula.attention.default(*args)
+
+
+def backward_call(*args: Any) -> Any:
+    """The operator `attention_backward`, inside the transforms of `torch.func` too."""
+    if torch._C._are_functorch_transforms_active():
+        return BackwardFunction.apply(*args)
+    return torch.ops.tegula.attention_backward.default(*args)
+
+
+def derivative_is_wanted(*tensors: Tensor | None) -> bool:
+    """Whether autograd, or forward-mode differentiation, follows one of the tensors."""
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x is not None and x.requires_grad:
+                return True
+    level: int = torch.autograd.forward_ad._current_level
+    return level >= 0
+
+
+def refuse_gradient(name: str, *tensors: Tensor | None) -> None:
+    """RuntimeError when somebody would wait in vain for a gradient."""
+    if derivative_is_wanted(*tensors):
+        raise RuntimeError(f"tegula::{name} computes no gradients, but one of its tensors requires grad")
+
+
+def attention_autograd(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    dense: Tensor | None = None,
+    bias: Tensor | None = None,
+    alibi: Tensor | None = None,
+    sinks: Tensor | None = None,
+    seed: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    threads: int = 0,
+) -> Any:
+    """The kernel of `attention` on the key Autograd."""
+    args = (q, k, v, lo, hi, dense, bias, alibi, sinks, seed, scale, softcap, dropout_p, threads)
+    if derivative_is_wanted(q, k, v, bias, alibi, sinks):
+        return _record_attention(*args)
+    return AttentionFunction.forward(*args)
+
+
+def backward_autograd(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    dense: Tensor | None = None,
+    bias: Tensor | None = None,
+    alibi: Tensor | None = None,
+    sinks: Tensor | None = None,
+    seed: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    threads: int = 0,
+    bias_grad: bool = False,
+    sinks_grad: bool = False,
+) -> Any:
+    """The kernel of `attention_backward` on the key Autograd."""
+    args = (
+        grad_out, q, k, v, out, lse, lo, hi, dense, bias, alibi, sinks, seed, scale, softcap, dropout_p, threads,
+        bias_grad, sinks_grad,
+    )  # fmt: skip
+    if derivative_is_wanted(grad_out, q, k, v, out, lse, bias, sinks):
+        return _record_backward(*args)
+    return BackwardFunction.forward(*args)

@@ -1,0 +1,198 @@
+"""The embedding's operators, and that of positional encodings: schemas, kernels and fake kernels.
+
+ids (..., L) of any integer type; weight (V, D); positions and segments broadcast to ids; position_table
+(P, D), segment_table (S, D); seed: one int64, the two's complement of a seed in [0, 2**64).
+padding_idx -1 is none. Results (..., L, D) have the weight's dtype.
+
+======================  =========================================================================
+embedding               the fused rows; gradients of the three tables
+embedding_forward       the same, where nothing asks for a gradient
+embedding_backward      gradient of a table (num_rows, D) in grad's dtype; linear in grad
+positional_encoding     sinusoidal rows (..., dim); no gradient
+======================  =========================================================================
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import _core
+from .attention_autograd import refuse_gradient
+from .dropout import seed_number
+from .embedding_autograd import (
+    backward_autograd,
+    backward_call,
+    embedding_autograd,
+    embedding_call,
+)
+from .embedding_checks import check_embedding, check_gradient, check_positions
+from .embedding_vmap import backward_vmap, embedding_vmap
+from .library import define
+
+_ARGUMENTS = (
+    "(Tensor ids, Tensor weight, int padding_idx=-1, bool zero_pads=False, int? ignore_id=None, float scale=1.0, "
+    "Tensor? positions=None, Tensor? position_table=None, bool sinusoidal=False, Tensor? segments=None, "
+    "Tensor? segment_table=None, Tensor? seed=None, float dropout_p=0.0) -> Tensor"
+)
+
+
+def native_embedding(
+    out: Tensor,
+    ids: Tensor,
+    weight: Tensor,
+    padding_idx: int = -1,
+    zero_pads: bool = False,
+    ignore_id: int | None = None,
+    scale: float = 1.0,
+    positions: Tensor | None = None,
+    position_table: Tensor | None = None,
+    sinusoidal: bool = False,
+    segments: Tensor | None = None,
+    segment_table: Tensor | None = None,
+    seed: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Write the embedding into `out` and return it."""
+    _core.embedding(
+        ids, weight, padding_idx, zero_pads, ignore_id, scale, positions, position_table, sinusoidal, segments,
+        segment_table, dropout_p, seed_number(seed), out, -torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+def _embedding(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
+    if weight.dim() != 2:
+        raise ValueError(f"weight must have shape (V, D), got {tuple(weight.shape)}")
+    return native_embedding(weight.new_empty((*ids.shape, weight.shape[1])), ids, weight, *options)
+
+
+def _forward(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
+    if weight.requires_grad:
+        refuse_gradient("embedding_forward", weight)
+    return _embedding(ids, weight, *options)
+
+
+def _fake_embedding(
+    ids: Tensor,
+    weight: Tensor,
+    padding_idx: int = -1,
+    zero_pads: bool = False,
+    ignore_id: int | None = None,
+    scale: float = 1.0,
+    positions: Tensor | None = None,
+    position_table: Tensor | None = None,
+    sinusoidal: bool = False,
+    segments: Tensor | None = None,
+    segment_table: Tensor | None = None,
+    seed: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    check_embedding(ids, weight, positions, position_table, sinusoidal, segments, segment_table)
+    return weight.new_empty((*ids.shape, weight.shape[1]))
+
+
+def _backward(
+    grad: Tensor,
+    ids: Tensor,
+    num_rows: int,
+    padding_idx: int = -1,
+    ignore_id: int | None = None,
+    scale: float = 1.0,
+    seed: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    check_gradient(grad, ids, num_rows)
+    out = _new_zeros((num_rows, grad.shape[-1]), grad.dtype)
+    _core.embedding_backward(
+        grad, ids, num_rows, padding_idx, ignore_id, scale, dropout_p, seed_number(seed), out, True,
+        -torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+def _new_zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """Zeros whose pages stay the system's until somebody writes to them, unlike those of torch."""
+    return torch.from_numpy(np.zeros(shape, f"i{dtype.itemsize}")).view(dtype)
+
+
+def _fake_backward(grad: Tensor, ids: Tensor, num_rows: int, *_: Any) -> Tensor:
+    check_gradient(grad, ids, num_rows)
+    return grad.new_empty((num_rows, grad.shape[-1]))
+
+
+embedding = define(
+    "embedding",
+    _ARGUMENTS,
+    kernel=_embedding,
+    fake=_fake_embedding,
+    autograd=embedding_autograd,
+    vmap=partial(embedding_vmap, embedding_call),
+)
+embedding_forward = define("embedding_forward", _ARGUMENTS, kernel=_forward, fake=_fake_embedding)
+embedding_plain = define(  # without options: the dispatcher's time goes by the number of arguments
+    "embedding_forward.plain",
+    "(Tensor ids, Tensor weight) -> Tensor",
+    kernel=_forward,
+    fake=_fake_embedding,
+)
+embedding_backward = define(
+    "embedding_backward",
+    "(Tensor grad, Tensor ids, SymInt num_rows, int padding_idx=-1, int? ignore_id=None, float scale=1.0, "
+    "Tensor? seed=None, float dropout_p=0.0) -> Tensor",
+    kernel=_backward,
+    fake=_fake_backward,
+    autograd=backward_autograd,
+    vmap=partial(backward_vmap, backward_call),
+)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Positional encodings
+
+
+def _positional_encoding(
+    positions: Tensor, dim: int, base: float, split: bool, inclusive: bool, dtype: torch.dtype
+) -> Tensor:
+    out = positions.new_empty((*positions.shape, dim), dtype=dtype)
+    _core.positional_encoding(positions, dim, base, split, inclusive, None, out, -torch.get_num_threads())
+    return out
+
+
+def _fake_positional_encoding(
+    positions: Tensor, dim: int, base: float, split: bool, inclusive: bool, dtype: torch.dtype
+) -> Tensor:
+    check_positions(positions)
+    return positions.new_empty((*positions.shape, dim), dtype=dtype)
+
+
+def _positional_encoding_autograd(positions: Tensor, *options: Any) -> Any:
+    refuse_derivative("positional_encoding", positions)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.tegula.positional_encoding.default(positions, *options)
+
+
+def refuse_derivative(name: str, positions: Tensor) -> None:
+    """RuntimeError when positions ask for a gradient, or have a tangent, that nobody computes."""
+    tangent = torch.autograd.forward_ad.unpack_dual(positions).tangent if positions.is_floating_point() else None
+    if tangent is not None or (positions.requires_grad and torch.is_grad_enabled()):
+        raise RuntimeError(f"positions requires grad, but {name} computes no gradient for it; pass positions.detach()")
+
+
+def _positional_encoding_vmap(info: Any, in_dims: Any, positions: Tensor, *options: Any) -> tuple[Tensor, int]:
+    result = torch.ops.tegula.positional_encoding.default(positions.movedim(in_dims[0], 0), *options)
+    return result, 0
+
+
+positional_encoding = define(
+    "positional_encoding",
+    "(Tensor positions, SymInt dim, float base, bool split, bool inclusive, ScalarType dtype) -> Tensor",
+    kernel=_positional_encoding,
+    fake=_fake_positional_encoding,
+    autograd=_positional_encoding_autograd,
+    vmap=_positional_encoding_vmap,
+)

@@ -1,0 +1,93 @@
+"""The operators' library: `torch.ops.tegula.*`, and what all operators are registered with.
+
+Operators are plain `torch.library.Library` registrations: a schema, a kernel for the processor, a fake
+kernel that gives shapes, dtypes and strides, and kernels for the keys of autograd and autocast. They
+take tensors and numbers only. Masks, layouts and polite checks stay in front of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+LIBRARY = torch.library.Library("tegula", "DEF")
+
+# Results have the order of q's axes in memory: a compiler may not choose it.
+_TAGS = (
+    torch.Tag.pt2_compliant_tag,
+    getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order),
+)
+
+# Tensors that no kernel reads. CUDA is among them until there is a build with it.
+_REFUSED = ("CUDA", "SparseCPU", "SparseCsrCPU", "MkldnnCPU", "QuantizedCPU", "NestedTensorCPU", "NestedTensorCUDA")
+
+
+def define(
+    name: str,
+    schema: str,
+    *,
+    kernel: Callable[..., Any],
+    fake: Callable[..., Any],
+    autograd: Callable[..., Any] | None = None,
+    vmap: Callable[..., Any] | None = None,
+    low_precision: tuple[int, ...] = (),
+) -> Any:
+    """Define and register an operator, or the overload "name.overload", and return it.
+
+    `low_precision` are the places of the arguments that autocast casts.
+    """
+    LIBRARY.define(name + schema, tags=_TAGS)
+    LIBRARY.impl(name, kernel, "CPU")
+    torch.library.register_fake(f"tegula::{name}", fake, lib=LIBRARY)
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.tegula, packet), overload or "default")
+    names = [argument.name for argument in op._schema.arguments]
+    for key in _REFUSED:
+        LIBRARY.impl(name, lambda *args, **kwargs: refuse(names, args, kwargs), key)
+    if autograd is not None:
+        LIBRARY.impl(name, autograd, "Autograd")
+    if vmap is not None and hasattr(torch.library, "register_vmap"):  # torch 2.5
+        torch.library.register_vmap(f"tegula::{name}", vmap, lib=LIBRARY)
+    if low_precision:
+        for device in ("cpu", "cuda"):
+            LIBRARY.impl(name, autocast(op, device, low_precision), f"Autocast{device.upper()}")
+    return op
+
+
+def autocast(op: Any, device: str, places: tuple[int, ...]) -> Callable[..., Any]:
+    """A kernel that casts the arguments at `places` to the type of autocast."""
+    key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device.upper()}"))
+
+    def cast(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        changed = list(args)
+        for place in places:
+            x = changed[place]
+            if x.is_floating_point() and x.dtype != torch.float64:
+                changed[place] = x.to(dtype)
+        with torch._C._ExcludeDispatchKeyGuard(key):
+            return op(*changed, **kwargs)
+
+    return cast
+
+
+def refuse(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """TypeError that names the first tensor that is not plain memory of the processor."""
+    for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
+        if isinstance(value, torch.Tensor):
+            check_plain(value, name)
+
+
+def check_plain(x: torch.Tensor, name: str) -> None:
+    """TypeError unless `x` is strided, on the processor, and neither nested nor quantized."""
+    if x.device.type not in ("cpu", "meta"):
+        reason = ": this is no CUDA build of tegula" if x.device.type == "cuda" else ""
+        raise TypeError(f"{name} is on device '{x.device}', expected 'cpu'{reason}")
+    kind = type(x).__name__
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} is not a plain tensor that can be read here: {kind} of layout {x.layout}")
+    if x.is_nested or x.is_quantized:
+        what = "nested" if x.is_nested else "quantized"
+        raise TypeError(f"{name} is not a plain tensor that can be read here: {kind} is {what}")
