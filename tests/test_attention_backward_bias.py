@@ -1,11 +1,12 @@
 """The gradients of biases and sinks: of every broadcast shape, summed in float32 or more, rounded once."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 import tegula as tg
-from cases import MASKS, AttentionCase
+from cases import MASKS, AttentionCase, expected_gradients
 from gradients import summed_to
 from support import DTYPES, all_same_bits, backward, draw, same_bits
 from test_attention_arrays import LAYOUTS
@@ -40,16 +41,23 @@ def inputs(case=CASE):
     return case.grad_out(), *case.arrays()
 
 
+@functools.cache
+def bias_and_twins(shape, bias_dtype, case=CASE):
+    """Arguments and expected gradients, the same for every instruction set.
+
+    A sink takes part, so that the sum over the keys of a row is not 0.
+    """
+    options = {"bias": draw(np.random.default_rng(1), shape, bias_dtype), "sinks": np.linspace(-1, 2, H)}
+    return options, gradient_twins(*inputs(case), visible=MASKS[case.mask].visible(case.dims), orders=8, **options)
+
+
 @pytest.mark.parametrize("bias_dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_c65_a_bias_of_any_shape_and_type(shape, bias_dtype):
-    """A sink takes part, so that the sum over the keys of a row is not 0."""
-    bias = draw(np.random.default_rng(1), shape, bias_dtype)
-    sinks = np.linspace(-1, 2, H)
-    twins = gradient_twins(*inputs(), bias=bias, sinks=sinks)
-    got = backward(*inputs(), bias=bias, sinks=sinks)
+    options, twins = bias_and_twins(shape, bias_dtype)
+    bias, got = options["bias"], backward(*inputs(), **options)
     assert (got[3].shape, got[3].dtype) == (bias.shape, bias.dtype)
-    assert_gradients_close(got, twins, {"bias": bias})
+    assert_gradients_close(got, twins, options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -58,14 +66,13 @@ def test_c65_a_bias_of_any_shape_and_type(shape, bias_dtype):
 def test_c65_a_bias_under_a_mask(shape, mask, dtype):
     """What no pair uses gets exactly 0."""
     case = dataclasses.replace(CASE, mask=mask, dtype=dtype)
-    bias = draw(np.random.default_rng(1), shape, dtype)
-    visible = np.broadcast_to(MASKS[mask].visible(case.dims), tuple(case.dims))
-    options = {"mask": MASKS[mask].build(tg.masks, case.dims), "bias": bias}
+    options, twins = bias_and_twins(shape, dtype, case)
+    options = options | {"mask": MASKS[mask].build(tg.masks, case.dims)}
     got = backward(*inputs(case), **options)
-    assert_gradients_close(got, gradient_twins(*inputs(case), visible=visible, bias=bias), options)
+    assert_gradients_close(got, twins, options)
     axes = tuple(axis for axis, n in enumerate(shape) if n == 1)
-    unused = ~visible.any(axes, keepdims=True)
-    assert (got[3][unused] == 0).all()
+    visible = np.broadcast_to(MASKS[mask].visible(case.dims), tuple(case.dims))
+    assert (got[3][~visible.any(axes, keepdims=True)] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -210,12 +217,10 @@ def test_a_sink_that_takes_all_leaves_small_gradients_behind():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_c64_the_forward_decisions_are_replayed(p, dtype):
-    case = AttentionCase(67, 290, 24, heads=4, kv_heads=2, leading=(1,), mask="causal", bias="key", dtype=dtype)
-    keep = tg.dropout_mask(77, p, tuple(case.dims))
-    options = case.options(tg.masks) | {"dropout_p": p, "seed": 77}
-    visible = MASKS["causal"].visible(case.dims)
-    twins = gradient_twins(*inputs(case), keep=keep, dropout_p=p, visible=visible, bias=options["bias"])
-    assert_gradients_close(backward(*inputs(case), **options), twins, options)
+    """In tiles of every kind: whole, cut by the diagonal, and skipped."""
+    case = AttentionCase(67, 290, 24, None, 4, 2, (1,), mask="causal", bias="key", dropout_p=p, dtype=dtype)
+    options = case.options(tg.masks)
+    assert_gradients_close(backward(*inputs(case), **options), expected_gradients(case), options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

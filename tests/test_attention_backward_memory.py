@@ -46,7 +46,7 @@ def test_c64_forward_and_backward_over_8192_keys_stay_small(options):
 @once
 @pytest.mark.parametrize("mask", ["m.sliding(128)", "m.documents(cu_seqlens=np.arange(0, n + 1, 128))"])
 def test_c48_a_structured_mask_over_131072_keys(mask):
-    """2^34 pairs, of which one in a thousand is computed. The gradients are 24 MB."""
+    """2^34 pairs, of which one in a thousand is computed. An array of L x D is 8 MB, result and gradients four."""
     used = extra_memory(
         STEP
         + f"""
@@ -56,7 +56,7 @@ def test_c48_a_structured_mask_over_131072_keys(mask):
     extra_memory(lambda: step(q, k, v, mask=mask))
     """
     )
-    assert used < 96 * MEGABYTE
+    assert used < 128 * MEGABYTE
 
 
 @once
