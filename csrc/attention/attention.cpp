@@ -124,7 +124,7 @@ void attention_forward(const AttentionArgs& a, int threads) {
     });
   } else {
     const size_t partial_bytes = kernel.partial_bytes(a, plan.task_rows);
-    Arena partials;
+    TakenArena partials;
     char* base = partials.reserve(partial_bytes * static_cast<size_t>(tasks * plan.chunks));
     run(tasks * plan.chunks, [&](int64_t index, void* scratch) {
       AttentionTask task = task_of(plan, a, index / plan.chunks);

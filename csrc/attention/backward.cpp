@@ -120,7 +120,7 @@ std::vector<Cell> cells_in_order(const Plan& plan) {
 void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,
                 int threads) {
   const GradBytes bytes = kernel.shared_bytes(a, plan.rows);
-  Arena memory;
+  TakenArena memory;
   char* units = memory.reserve(bytes.unit * static_cast<size_t>(plan.units));
   const auto step = [&](GradStep what, int64_t unit, Cell cell, void* scratch) {
     kernel.step(a, unit_task(a, plan, unit), what, cell.row_chunk, cell.key_chunk,
