@@ -85,7 +85,7 @@ struct GradWorkspace {
   }
 
   TEGULA_INLINE void take_cell(const AttentionGradArgs& a) {
-    dq_cell = take<C>(Workspace<F>::slots_of(kRowChunk<C>) * dim_stride);
+    dq_cell = take<C>(Workspace<F>::slots_of(a, kRowChunk<C>) * dim_stride);
     dk_cell = take<C>(kGradientKeys * dim_stride), dv_cell = take<C>(kGradientKeys * value_stride);
     weights = take<C>(kGradientTile * kGradientRows<C>);
     slopes = take<C>(kGradientTile * kGradientRows<C>);

@@ -115,11 +115,13 @@ struct Workspace {
   }
 
   // Blocks of so many rows at most, and rows with those that fill the blocks' last vectors.
-  TEGULA_INLINE static int64_t block_limit_of(int64_t rows) {
-    return rows / smaller(kCutRows<C>, kBlockRows<C>) + rows / kRowChunk<C> + 2;
+  // Only under a mask may a block be shorter than it could be.
+  TEGULA_INLINE static int64_t block_limit_of(const AttentionArgs& a, int64_t rows) {
+    const int64_t shortest = a.lo ? smaller(kCutRows<C>, kBlockRows<C>) : kBlockRows<C>;
+    return rows / shortest + rows / kRowChunk<C> + 2;
   }
-  TEGULA_INLINE static int64_t slots_of(int64_t rows) {
-    return round_up(rows, kLanes<C>) + block_limit_of(rows) * kLanes<C>;
+  TEGULA_INLINE static int64_t slots_of(const AttentionArgs& a, int64_t rows) {
+    return round_up(rows, kLanes<C>) + block_limit_of(a, rows) * kLanes<C>;
   }
 
   TEGULA_INLINE Workspace(const AttentionArgs& a, int64_t task_rows, Pass pass, void* memory)
@@ -127,8 +129,8 @@ struct Workspace {
     units = (a.dim + F::kUnitValues - 1) / F::kUnitValues;
     packed_units = round_up(units, kLanes<Unit>);
     value_stride = round_up(a.value_dim, kLanes<C>);
-    const int64_t block_limit = block_limit_of(task_rows);
-    rows = slots_of(task_rows);
+    const int64_t block_limit = block_limit_of(a, task_rows);
+    rows = slots_of(a, task_rows);
 
     blocks = take<Block<C>>(block_limit);
     queries = take<Unit>(rows * packed_units);
