@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <deque>
 #include <thread>
 #include <vector>
 
@@ -76,45 +75,67 @@ void run_whole(const AttentionGradArgs& a, const AttentionGradKernels& kernel, c
   });
 }
 
-// Which cells of a unit have been added up. That of row chunk r and key chunk k follows those
-// left of it (r, k - 1) and above it (r - 1, k), so that sums keep their order.
+// One cell of a unit, and how many cells of its row chunk and of its key chunk are added up
+// before it, so that sums keep their order.
+struct Cell {
+  int32_t unit, row_chunk, key_chunk;
+  int32_t left, above;
+};
+
+// Cells of which some row sees some key, diagonal by diagonal: whoever takes them in this
+// order waits for cells already taken. sights[unit * row_chunks + row_chunk].
+std::vector<Cell> cells_in_order(const Plan& plan, const std::vector<GradSight>& sights) {
+  std::vector<Cell> cells;
+  std::vector<int32_t> above;
+  for (int64_t unit = 0; unit < plan.units; ++unit) {
+    above.assign(static_cast<size_t>(plan.key_chunks), 0);
+    for (int64_t row = 0; row < plan.row_chunks; ++row) {
+      const GradSight sight = sights[static_cast<size_t>(unit * plan.row_chunks + row)];
+      if (sight.end <= sight.begin) continue;
+      const int64_t first = sight.begin / kGradientKeys;
+      for (int64_t key = first; key * kGradientKeys < sight.end; ++key) {
+        cells.push_back({static_cast<int32_t>(unit), static_cast<int32_t>(row),
+                         static_cast<int32_t>(key), static_cast<int32_t>(key - first),
+                         above[static_cast<size_t>(key)]++});
+      }
+    }
+  }
+  std::stable_sort(cells.begin(), cells.end(), [](const Cell& a, const Cell& b) {
+    return a.row_chunk + a.key_chunk < b.row_chunk + b.key_chunk;
+  });
+  return cells;
+}
+
+// How many cells of each row chunk and key chunk have been added up.
 class Progress {
  public:
-  Progress(int64_t row_chunks, int64_t key_chunks)
-      : rows_(static_cast<size_t>(row_chunks)), keys_(static_cast<size_t>(key_chunks)) {}
+  explicit Progress(const Plan& plan)
+      : plan_(plan),
+        rows_(static_cast<size_t>(plan.units * plan.row_chunks)),
+        keys_(static_cast<size_t>(plan.units * plan.key_chunks)) {}
 
-  void wait(int64_t row_chunk, int64_t key_chunk) {
-    const auto& row = rows_[static_cast<size_t>(row_chunk)];
-    const auto& key = keys_[static_cast<size_t>(key_chunk)];
-    while (row.load(std::memory_order_acquire) < key_chunk ||
-           key.load(std::memory_order_acquire) < row_chunk) {
+  void wait(const Cell& cell) {
+    while (row(cell).load(std::memory_order_acquire) < cell.left ||
+           key(cell).load(std::memory_order_acquire) < cell.above) {
       std::this_thread::yield();
     }
   }
-  void finish(int64_t row_chunk, int64_t key_chunk) {
-    rows_[static_cast<size_t>(row_chunk)].fetch_add(1, std::memory_order_release);
-    keys_[static_cast<size_t>(key_chunk)].fetch_add(1, std::memory_order_release);
+  void finish(const Cell& cell) {
+    row(cell).fetch_add(1, std::memory_order_release);
+    key(cell).fetch_add(1, std::memory_order_release);
   }
 
  private:
-  std::vector<std::atomic<int64_t>> rows_, keys_;  // cells added of each row and key chunk
-};
-
-struct Cell {
-  int64_t row_chunk, key_chunk;
-};
-
-// Diagonal by diagonal: whoever takes cells in this order waits for cells already taken.
-std::vector<Cell> cells_in_order(const Plan& plan) {
-  std::vector<Cell> cells;
-  cells.reserve(static_cast<size_t>(plan.row_chunks * plan.key_chunks));
-  for (int64_t diagonal = 0; diagonal < plan.row_chunks + plan.key_chunks - 1; ++diagonal) {
-    const int64_t first = std::max<int64_t>(0, diagonal - plan.key_chunks + 1);
-    const int64_t last = std::min(diagonal, plan.row_chunks - 1);
-    for (int64_t row = first; row <= last; ++row) cells.push_back({row, diagonal - row});
+  std::atomic<int32_t>& row(const Cell& cell) {
+    return rows_[static_cast<size_t>(cell.unit * plan_.row_chunks + cell.row_chunk)];
   }
-  return cells;
-}
+  std::atomic<int32_t>& key(const Cell& cell) {
+    return keys_[static_cast<size_t>(cell.unit * plan_.key_chunks + cell.key_chunk)];
+  }
+
+  const Plan& plan_;
+  std::vector<std::atomic<int32_t>> rows_, keys_;
+};
 
 // Many tasks a unit: its rows and keys are packed side by side, then its cells follow.
 void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,
@@ -122,45 +143,44 @@ void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel, 
   const GradBytes bytes = kernel.shared_bytes(a, plan.rows);
   TakenArena memory;
   char* units = memory.reserve(bytes.unit * static_cast<size_t>(plan.units));
-  const auto step = [&](GradStep what, int64_t unit, Cell cell, void* scratch) {
-    kernel.step(a, unit_task(a, plan, unit), what, cell.row_chunk, cell.key_chunk,
-                units + bytes.unit * static_cast<size_t>(unit), scratch);
+  const auto memory_of = [&](int64_t unit) {
+    return units + bytes.unit * static_cast<size_t>(unit);
+  };
+  const auto step = [&](GradStep what, int64_t unit, int64_t row, int64_t key, void* scratch) {
+    kernel.step(a, unit_task(a, plan, unit), what, row, key, memory_of(unit), scratch);
   };
   const int64_t parts_of_unit = plan.row_chunks + plan.key_chunks;
   const auto run_parts = [&](GradStep of_rows, GradStep of_keys) {
     run_tasks(plan.units * parts_of_unit, threads, bytes.task, [&](int64_t index, void* scratch) {
       const int64_t unit = index / parts_of_unit, part = index % parts_of_unit;
       if (part < plan.row_chunks) {
-        step(of_rows, unit, {part, -1}, scratch);
+        step(of_rows, unit, part, -1, scratch);
       } else {
-        step(of_keys, unit, {-1, part - plan.row_chunks}, scratch);
+        step(of_keys, unit, -1, part - plan.row_chunks, scratch);
       }
     });
   };
+  std::vector<GradSight> sights(static_cast<size_t>(plan.units * plan.row_chunks));
   run_tasks(plan.units, threads, bytes.task, [&](int64_t unit, void* scratch) {
-    step(GradStep::kReadRows, unit, {-1, -1}, scratch);
+    step(GradStep::kReadRows, unit, -1, -1, scratch);
+    kernel.sights(a, unit_task(a, plan, unit), memory_of(unit),
+                  sights.data() + unit * plan.row_chunks);
   });
   run_parts(GradStep::kPackRows, GradStep::kPackKeys);
 
-  const std::vector<Cell> cells = cells_in_order(plan);
-  std::deque<Progress> progress;
-  for (int64_t unit = 0; unit < plan.units; ++unit) {
-    progress.emplace_back(plan.row_chunks, plan.key_chunks);
-  }
-  const int64_t count = plan.units * static_cast<int64_t>(cells.size());
-  parallel_for(count, threads, [&](int64_t index) {
-    const Cell cell = cells[static_cast<size_t>(index / plan.units)];
-    const int64_t unit = index % plan.units;
-    Progress& done = progress[static_cast<size_t>(unit)];
+  const std::vector<Cell> cells = cells_in_order(plan, sights);
+  Progress progress(plan);
+  parallel_for(static_cast<int64_t>(cells.size()), threads, [&](int64_t index) {
+    const Cell& cell = cells[static_cast<size_t>(index)];
     struct Mark {  // also when memory runs out: others may be waiting
-      Progress& done;
-      Cell cell;
-      ~Mark() { done.finish(cell.row_chunk, cell.key_chunk); }
-    } mark{done, cell};
+      Progress& progress;
+      const Cell& cell;
+      ~Mark() { progress.finish(cell); }
+    } mark{progress, cell};
     void* scratch = thread_arena().reserve(bytes.task);
-    step(GradStep::kCell, unit, cell, scratch);
-    done.wait(cell.row_chunk, cell.key_chunk);
-    step(GradStep::kFold, unit, cell, scratch);
+    step(GradStep::kCell, cell.unit, cell.row_chunk, cell.key_chunk, scratch);
+    progress.wait(cell);
+    step(GradStep::kFold, cell.unit, cell.row_chunk, cell.key_chunk, scratch);
   });
   run_parts(GradStep::kWriteRows, GradStep::kWriteKeys);
 }

@@ -46,6 +46,11 @@ enum class GradStep {
   kWriteKeys   // dk and dv of a key chunk
 };
 
+// Keys that some row of a row chunk sees; empty when end <= begin.
+struct GradSight {
+  int32_t begin, end;
+};
+
 struct GradBytes {
   size_t unit, task;
 };
@@ -59,6 +64,8 @@ struct AttentionGradKernels {
   void (*unit)(const AttentionGradArgs&, const AttentionTask&, void* memory);
   void (*step)(const AttentionGradArgs&, const AttentionTask&, GradStep, int64_t row_chunk,
                int64_t key_chunk, void* memory, void* scratch);
+  // What each row chunk sees, once the rows are read.
+  void (*sights)(const AttentionGradArgs&, const AttentionTask&, void* memory, GradSight* sights);
   // dbias of the entries that the task owns, see bias_gradient.inl.
   size_t (*bias_scratch_bytes)(const AttentionGradArgs&);
   void (*bias)(const AttentionGradArgs&, const AttentionTask&, void* scratch);

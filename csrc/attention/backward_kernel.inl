@@ -292,16 +292,6 @@ TEGULA_NOINLINE void fold_cell(GradContext<T, F>& c, BlockRange range) {
   }
 }
 
-// The row chunk that begins with block `first`.
-template <class T, class F>
-TEGULA_INLINE BlockRange row_chunk_from(GradContext<T, F>& c, int first) {
-  constexpr int kRows = kRowChunk<typename F::Compute>;
-  const int64_t chunk = c.unit_row(c.w.blocks[first]) / kRows;
-  int end = first;
-  while (end < c.block_count && c.unit_row(c.w.blocks[end]) / kRows == chunk) ++end;
-  return {first, end};
-}
-
 // ---- results ----
 
 template <class T, class C>
@@ -354,7 +344,14 @@ TEGULA_NOINLINE void note_deltas(GradContext<T, F>& c, int first, int end) {
     for (int64_t slot = block.slot; slot < block.slot + block.rows; ++slot) {
       if (c.w.hi[slot] <= c.w.lo[slot]) continue;
       const int64_t head = c.task.batch * c.a.heads + c.w.head[slot];
-      static_cast<C*>(c.g.delta)[head * c.a.q_len + c.w.query[slot]] = c.s.delta[slot];
+      C& delta = static_cast<C*>(c.g.delta)[head * c.a.q_len + c.w.query[slot]];
+      delta = c.s.delta[slot];
+      if (!c.s.far[b]) continue;
+      // The share of a sink is counted with the log-sum-exp that was given.
+      const double given =
+          c.a.lse.template at<C>(c.batch_offset(c.a.lse))[c.row_offset(c.a.lse, slot)];
+      const double exact = (static_cast<double>(c.s.shift[slot]) + c.s.shift_rest[slot]);
+      delta *= static_cast<C>(__builtin_exp(given - exact * c.to_natural));
     }
   }
 }
@@ -377,9 +374,10 @@ void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& ta
   for (int64_t chunk = 0; chunk * kGradientKeys < g.k_len; ++chunk) {
     c.enter_chunk(chunk);
     c.pack_chunk();
-    for (BlockRange rows{0, 0}; rows.end < c.block_count;) {
-      rows = row_chunk_from(c, rows.end);
-      const BlockRange seen = seen_blocks(c, rows);
+    for (int i = 0; i < c.row_chunk_count; ++i) {
+      const auto& rows = c.s.row_chunks[i];
+      if (intersect(rows.sight, c.chunk_range()).empty()) continue;
+      const BlockRange seen = seen_blocks(c, {rows.first, rows.end});
       for (int b = seen.first; b < seen.end; ++b) pack(b);
       differentiate_cell(c, seen);
       fold_cell(c, seen);
@@ -400,19 +398,12 @@ void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& ta
 template <class T, class F>
 void attention_backward_step(const AttentionGradArgs& g, const AttentionTask& task, GradStep step,
                              int64_t row_chunk, int64_t key_chunk, void* memory, void* scratch) {
-  using C = typename F::Compute;
   GradContext<T, F> c(g, task, memory, scratch);
   if (step == GradStep::kReadRows) return c.begin();
   c.join();
   if (key_chunk >= 0) c.enter_chunk(key_chunk);
   BlockRange rows{0, 0};
-  if (row_chunk >= 0) {
-    int first = 0;
-    while (first < c.block_count && c.unit_row(c.w.blocks[first]) < row_chunk * kRowChunk<C>) {
-      ++first;
-    }
-    if (first < c.block_count) rows = row_chunk_from(c, first);
-  }
+  if (row_chunk >= 0) rows = {c.s.row_chunks[row_chunk].first, c.s.row_chunks[row_chunk].end};
   switch (step) {
     case GradStep::kReadRows: break;
     case GradStep::kPackRows:
@@ -427,10 +418,21 @@ void attention_backward_step(const AttentionGradArgs& g, const AttentionTask& ta
   }
 }
 
+template <class T, class F>
+void gradient_sights(const AttentionGradArgs& g, const AttentionTask& task, void* memory,
+                     GradSight* sights) {
+  const GradContext<T, F> c(g, task, memory, memory);
+  const int64_t count = (task.row_end - task.row_begin + kRowChunk<typename F::Compute> - 1) /
+                        kRowChunk<typename F::Compute>;
+  for (int64_t i = 0; i < count; ++i) {
+    sights[i] = {c.s.row_chunks[i].sight.begin, c.s.row_chunks[i].sight.end};
+  }
+}
+
 template <class F>
 size_t gradient_unit_bytes(const AttentionGradArgs& a, int64_t rows) {
   Workspace<F> w(a, rows, Pass::kBackward, nullptr);
-  GradWorkspace<F> s(a, w, kGradientKeys);
+  GradWorkspace<F> s(a, w, rows, kGradientKeys);
   w.next = s.next;
   w.take_tile(Pass::kBackward);
   s.next = w.next;
@@ -442,7 +444,7 @@ size_t gradient_unit_bytes(const AttentionGradArgs& a, int64_t rows) {
 template <class F>
 GradBytes gradient_shared_bytes(const AttentionGradArgs& a, int64_t rows) {
   const Workspace<F> w(a, rows, Pass::kBackward, nullptr);
-  GradWorkspace<F> s(a, w, round_up(a.k_len, kGradientKeys));
+  GradWorkspace<F> s(a, w, rows, round_up(a.k_len, kGradientKeys));
   const size_t unit = reinterpret_cast<size_t>(s.next);
   Workspace<F> tile = w;
   tile.next = nullptr;

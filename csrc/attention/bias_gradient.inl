@@ -156,6 +156,7 @@ constexpr AttentionGradKernels gradient_kernels_of_format() {
           gradient_shared_bytes<F>,
           attention_backward_unit<T, F>,
           attention_backward_step<T, F>,
+          gradient_sights<T, F>,
           bias_scratch_bytes<F>,
           attention_bias_task<T, F>};
 }

@@ -30,19 +30,27 @@ struct GradWorkspace {
     int block_count;
     int64_t slots;
   };
+  // Blocks of up to kRowChunk rows, and the keys that some of them sees.
+  struct RowChunk {
+    int first, end;
+    KeyRange sight;
+  };
 
   char* next;
   int64_t dim_stride, value_stride;         // D and Dv in whole vectors
   int64_t value_units, packed_value_units;  // of a v or grad_out row
+  int64_t packed_units;                     // of a k row
 
   Header* header;
+  RowChunk* row_chunks;
   // Per row.
   Unit* grad_columns;         // grad_out, block by block as columns [unit][width]
   C *query_rows, *grad_rows;  // q and grad_out as rows
   C *shift, *shift_rest;      // their sum is the log-sum-exp in the units of the scores
   C* delta;                   // rowsum(grad_out out)
   C* dq;
-  bool *packed, *finite;  // per block: its rows stand above; they hold finite numbers only
+  // Per block: its rows stand above; they hold finite numbers only; lse is far from 0.
+  bool *packed, *finite, *far;
   // Per key of the unit, or of the one chunk that stands here.
   Unit *key_units, *value_units_of_keys;
   C *key_rows, *dk, *dv;
@@ -55,6 +63,7 @@ struct GradWorkspace {
   // Per key of the tile and row of the block, as the scores.
   C *undropped, *tangent;  // P, derivative of the softcap
   C* clean;                // rows without those that a key or a query must not meet
+  Unit* measured_keys;     // of a tile, for rows far from 0
 
   template <class T>
   TEGULA_INLINE T* take(int64_t count) {
@@ -64,19 +73,22 @@ struct GradWorkspace {
   }
 
   // `keys`: a multiple of kGradientKeys.
-  TEGULA_INLINE GradWorkspace(const AttentionGradArgs& a, const Workspace<F>& w, int64_t keys)
+  TEGULA_INLINE GradWorkspace(const AttentionGradArgs& a, const Workspace<F>& w, int64_t task_rows,
+                              int64_t keys)
       : next(w.next) {
     dim_stride = round_up(a.dim, kLanes<C>);
     value_stride = w.value_stride;
+    packed_units = w.packed_units;
     value_units = (a.value_dim + F::kUnitValues - 1) / F::kUnitValues;
     packed_value_units = round_up(value_units, kLanes<Unit>);
     const int64_t rows = w.rows;
     header = take<Header>(1);
+    row_chunks = take<RowChunk>(task_rows / kRowChunk<C> + 2);
     grad_columns = take<Unit>(rows * packed_value_units);
     query_rows = take<C>(rows * dim_stride), grad_rows = take<C>(rows * value_stride);
     shift = take<C>(rows), shift_rest = take<C>(rows), delta = take<C>(rows);
     dq = take<C>(rows * dim_stride);
-    packed = take<bool>(rows), finite = take<bool>(rows);
+    packed = take<bool>(rows), finite = take<bool>(rows), far = take<bool>(rows);
     key_units = take<Unit>(keys * w.packed_units);
     value_units_of_keys = take<Unit>(keys * packed_value_units);
     key_rows = F::kUnitValues == 1 ? reinterpret_cast<C*>(key_units) : take<C>(keys * dim_stride);
@@ -96,8 +108,18 @@ struct GradWorkspace {
     constexpr int64_t kCleanRows =
         kGradientTile > kGradientRows<C> ? kGradientTile : kGradientRows<C>;
     clean = take<C>(kCleanRows * (dim_stride > value_stride ? dim_stride : value_stride));
+    measured_keys = take<Unit>(kGradientTile * packed_units);
   }
 };
+
+// Rows within this log-sum-exp lose less than 2^-16 of a float32 weight, see
+// gradient_norms.inl.
+inline constexpr double kNearLogSum = 256.0;
+
+template <class T, class F>
+struct GradContext;
+template <class T, class F>
+void split_log_sums(GradContext<T, F>& c, const Block<typename F::Compute>& block);
 
 template <class T, class F>
 struct GradContext : Context<T, F> {
@@ -110,6 +132,7 @@ struct GradContext : Context<T, F> {
   // The chunk: its first key, their number, and where it lies in the arrays of keys.
   int32_t chunk_begin = 0, chunk_count = 0;
   int64_t chunk_place = 0;
+  int row_chunk_count = 0;
   bool all_keys;  // the arrays hold the keys of the unit
   // What the cell adds to, as if it held all rows and keys.
   bool only_keys, only_rows;  // the unit has one key chunk, one row chunk
@@ -120,7 +143,8 @@ struct GradContext : Context<T, F> {
                             void* cell_memory)
       : Context<T, F>(args, t, Pass::kBackward, memory),
         g(args),
-        s(args, w, cell_memory == nullptr ? kGradientKeys : round_up(args.k_len, kGradientKeys)),
+        s(args, w, t.row_end - t.row_begin,
+          cell_memory == nullptr ? kGradientKeys : round_up(args.k_len, kGradientKeys)),
         all_keys(cell_memory != nullptr),
         only_keys(args.k_len <= kGradientKeys),
         only_rows(t.row_end - t.row_begin <= kRowChunk<C>) {
@@ -134,6 +158,19 @@ struct GradContext : Context<T, F> {
   TEGULA_NOINLINE void begin() {
     this->read_rows();
     *s.header = {this->block_count, this->slots};
+    int count = 0;
+    int64_t number = -1;
+    for (int b = 0; b < this->block_count; ++b) {
+      const Block<C>& block = w.blocks[b];
+      const int64_t chunk = unit_row(block) / kRowChunk<C>;
+      if (chunk != number) s.row_chunks[count++] = {b, b, {kNever, -1}};
+      number = chunk;
+      auto& rows = s.row_chunks[count - 1];
+      rows.end = b + 1;
+      if (block.sight.some.begin < rows.sight.begin) rows.sight.begin = block.sight.some.begin;
+      if (block.sight.some.end > rows.sight.end) rows.sight.end = block.sight.some.end;
+    }
+    row_chunk_count = count;
     for (int b = 0; b < this->block_count; ++b) s.packed[b] = false;
     fill(s.dq, this->slots * s.dim_stride, C(0));
   }
@@ -174,7 +211,7 @@ struct GradContext : Context<T, F> {
     const T* q = a.q.template at<T>(this->batch_offset(a.q));
     const T* grad = g.grad_out.template at<T>(this->batch_offset(g.grad_out));
     const C* lse = a.lse.template at<C>(this->batch_offset(a.lse));
-    bool finite = true;
+    bool finite = true, far = false;
     for (int64_t slot = block.slot; slot < block.slot + block.width(); ++slot) {
       C* query_row = s.query_rows + slot * s.dim_stride;
       C* grad_row = s.grad_rows + slot * s.value_stride;
@@ -190,6 +227,7 @@ struct GradContext : Context<T, F> {
       // A row that saw nothing has weights of zero.
       double sum = lse[this->row_offset(a.lse, slot)];
       if (sum == -kInfinity<double>) sum = kInfinity<double>;
+      far |= (sum > kNearLogSum || sum < -kNearLogSum) && sum < kInfinity<double>;
       sum /= this->to_natural;
       s.shift[slot] = static_cast<C>(sum);
       const double rest = sum - static_cast<double>(s.shift[slot]);
@@ -197,6 +235,8 @@ struct GradContext : Context<T, F> {
       s.delta[slot] = delta_of(slot, grad_row);
     }
     s.finite[b] = finite;
+    s.far[b] = far;
+    if (far) split_log_sums(*this, block);
   }
 
   // rowsum(grad_out out); an output of zeros, as of a row without keys, passes nothing on.

@@ -1,7 +1,7 @@
 // Weights P and score gradients dS of one block of rows against one key tile.
 #pragma once
 
-#include "gradient_rows.inl"
+#include "gradient_norms.inl"
 
 namespace tegula {
 namespace {
@@ -48,7 +48,7 @@ TEGULA_INLINE Vec<C> probability(Vec<C> score, Vec<C> shift, Vec<C> rest, C expo
 }
 
 // Scores of row vector j become weights; inside `clear` every row sees every key.
-template <bool kLog2, class T, class F>
+template <bool kLog2, bool kFar, class T, class F>
 TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::Compute>& block,
                                   int j, KeyRange hull, KeyRange clear,
                                   typename F::Compute* weights) {
@@ -73,7 +73,10 @@ TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::
         if (capped) store(tangents + key * width, tangent);
       }
       if constexpr (masked.value) score = visible_or(score, at);
-      Vec<C> weight = probability<kLog2, F>(score, shift, rest, exponent);
+      // A rest that is no small one goes first.
+      Vec<C> weight =
+          kFar ? probability<kLog2, F>((score - shift) - rest, Vec<C>{}, Vec<C>{}, exponent)
+               : probability<kLog2, F>(score, shift, rest, exponent);
       // The log-sum-exp of a row that sees a NaN is NaN; still nothing hidden takes part.
       if (masked.value || modified) weight = score == -kInfinity<C> ? Vec<C>{} : weight;
       store(weights + key * kGradientRows<C>, weight);
@@ -153,6 +156,11 @@ TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F:
   const KeyRange every = c.tile.local(block.sight.every);
   const bool whole = !c.modified() && !c.a.dropout.active() && every.begin <= 0 &&
                      every.end >= c.tile.count && c.tile.count % kGroupRows == 0;
+  const bool log2 = c.exponent == 1;
+  const auto weigh =
+      c.s.far[&block - c.w.blocks]
+          ? (log2 ? weigh_vector<true, true, T, F> : weigh_vector<false, true, T, F>)
+          : (log2 ? weigh_vector<true, false, T, F> : weigh_vector<false, false, T, F>);
   if (c.additive) load_additive(c, block);
   for (int j = 0; j < vectors; ++j) {
     ranges[j] = whole ? KeyRange{0, c.tile.count} : hull_of(c, block, j);
@@ -161,8 +169,7 @@ TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F:
   for (int j = 0; j < vectors; ++j) {
     const KeyRange clear =
         whole ? ranges[j] : intersect(c.tile.local(block.lanes[j].every), ranges[j]);
-    c.exponent == 1 ? weigh_vector<true>(c, block, j, ranges[j], clear, weights + j * kN)
-                    : weigh_vector<false>(c, block, j, ranges[j], clear, weights + j * kN);
+    weigh(c, block, j, ranges[j], clear, weights + j * kN);
     if (c.a.dropout.active()) drop_vector(c, block, j, ranges[j], weights + j * kN);
   }
   const Product<F> products = {

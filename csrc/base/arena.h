@@ -10,7 +10,7 @@
 namespace tegula {
 
 // A page-aligned block that only grows; trim() gives it back to the system when it is
-// larger than kKeep.
+// larger than what it may keep.
 class Arena {
  public:
   Arena() = default;
@@ -30,8 +30,8 @@ class Arena {
     return block_;
   }
 
-  void trim() {
-    if (size_ <= kKeep) return;
+  void trim(size_t keep = kKeep) {
+    if (size_ <= keep) return;
     std::free(block_);
     block_ = nullptr;
     size_ = 0;
@@ -60,13 +60,15 @@ class TakenArena {
   TakenArena(TakenArena&&) = default;
   ~TakenArena() {
     if (arena_ == nullptr) return;  // moved from
-    arena_->trim();
+    arena_->trim(kKeep);
     spare() = std::move(arena_);
   }
 
   char* reserve(size_t bytes) { return arena_->reserve(bytes); }
 
  private:
+  static constexpr size_t kKeep = size_t{32} << 20;
+
   static std::unique_ptr<Arena>& spare() {
     thread_local std::unique_ptr<Arena> arena;
     return arena;

@@ -182,6 +182,7 @@ View Arrays::output(py::handle object, const char* name, DType dtype,
   }
   const auto [low, high] = extent(view);
   check_overlap({object, name, low, high});
+  inputs_.push_back({object, name, low, high});  // the next output must not lie on this one
   return view;
 }
 
