@@ -15,6 +15,10 @@ from torch import Tensor
 from .attention_dense import Inputs, dense_backward, dense_jvp, sink_weights
 from .attention_vmap import attention_vmap, backward_vmap
 
+# Bound once: these are asked on every call.
+_grad_enabled = torch.is_grad_enabled
+_forward_ad = torch.autograd.forward_ad
+
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -163,11 +167,11 @@ def backward_call(*args: Any) -> Any:
 
 def derivative_is_wanted(*tensors: Tensor | None) -> bool:
     """Whether autograd, or forward-mode differentiation, follows one of the tensors."""
-    if torch.is_grad_enabled():
+    if _grad_enabled():
         for x in tensors:
             if x is not None and x.requires_grad:
                 return True
-    level: int = torch.autograd.forward_ad._current_level
+    level: int = _forward_ad._current_level
     return level >= 0
 
 
