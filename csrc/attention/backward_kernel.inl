@@ -346,7 +346,7 @@ TEGULA_NOINLINE void note_deltas(GradContext<T, F>& c, int first, int end) {
       const int64_t head = c.task.batch * c.a.heads + c.w.head[slot];
       C& delta = static_cast<C*>(c.g.delta)[head * c.a.q_len + c.w.query[slot]];
       delta = c.s.delta[slot];
-      if (!c.s.far[b]) continue;
+      if (!c.s.split[slot]) continue;
       // The share of a sink is counted with the log-sum-exp that was given.
       const double given =
           c.a.lse.template at<C>(c.batch_offset(c.a.lse))[c.row_offset(c.a.lse, slot)];

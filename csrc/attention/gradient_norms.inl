@@ -74,7 +74,7 @@ TEGULA_NOINLINE void measure_block(GradContext<T, F>& c, const Block<typename F:
   c.tile = before;
 }
 
-// Splits the log-sum-exp of the block's rows anew where it is what their keys give.
+// Splits the log-sum-exp of the block's far rows where it is what their keys give.
 template <class T, class F>
 TEGULA_NOINLINE void split_log_sums(GradContext<T, F>& c, const Block<typename F::Compute>& block) {
   using C = typename F::Compute;
@@ -85,6 +85,8 @@ TEGULA_NOINLINE void split_log_sums(GradContext<T, F>& c, const Block<typename F
   const C* lse = c.a.lse.template at<C>(c.batch_offset(c.a.lse));
   for (int r = 0; r < block.rows; ++r) {
     const int64_t slot = block.slot + r;
+    const double given = lse[c.row_offset(c.a.lse, slot)];
+    if (!is_far(given)) continue;
     const double best = softmax[r / kN].best[r % kN], sum = softmax[r / kN].sum[r % kN];
     const double peak = best * c.to_natural;
     double rest = __builtin_log(sum);  // of the log-sum-exp, beyond the peak
@@ -93,9 +95,9 @@ TEGULA_NOINLINE void split_log_sums(GradContext<T, F>& c, const Block<typename F
       const double top = sink > rest ? sink : rest;
       rest = top + __builtin_log(__builtin_exp(rest - top) + __builtin_exp(sink - top));
     }
-    const double given = lse[c.row_offset(c.a.lse, slot)];
     const double error = given - peak - rest, size = given < 0 ? -given : given;
     if (!((error < 0 ? -error : error) <= kRounding * size)) continue;
+    c.s.split[slot] = -1;
     c.s.shift[slot] = static_cast<C>(best);
     c.s.shift_rest[slot] = static_cast<C>(rest / c.to_natural);
   }

@@ -47,6 +47,7 @@ struct GradWorkspace {
   Unit* grad_columns;         // grad_out, block by block as columns [unit][width]
   C *query_rows, *grad_rows;  // q and grad_out as rows
   C *shift, *shift_rest;      // their sum is the log-sum-exp in the units of the scores
+  Int<C>* split;              // all ones: they are peak and rest, see gradient_norms.inl
   C* delta;                   // rowsum(grad_out out) - grad_lse
   C* dq;
   // Per block: its rows stand above; they hold finite numbers only; lse is far from 0.
@@ -87,6 +88,7 @@ struct GradWorkspace {
     grad_columns = take<Unit>(rows * packed_value_units);
     query_rows = take<C>(rows * dim_stride), grad_rows = take<C>(rows * value_stride);
     shift = take<C>(rows), shift_rest = take<C>(rows), delta = take<C>(rows);
+    split = take<Int<C>>(rows);
     dq = take<C>(rows * dim_stride);
     packed = take<bool>(rows), finite = take<bool>(rows), far = take<bool>(rows);
     key_units = take<Unit>(keys * w.packed_units);
@@ -115,6 +117,10 @@ struct GradWorkspace {
 // Rows within this log-sum-exp lose less than 2^-16 of a float32 weight, see
 // gradient_norms.inl.
 inline constexpr double kNearLogSum = 256.0;
+TEGULA_INLINE bool is_far(double lse) {
+  const double size = lse < 0 ? -lse : lse;
+  return size > kNearLogSum && size < kInfinity<double>;
+}
 
 template <class T, class F>
 struct GradContext;
@@ -215,6 +221,7 @@ struct GradContext : Context<T, F> {
     for (int64_t slot = block.slot; slot < block.slot + block.width(); ++slot) {
       C* query_row = s.query_rows + slot * s.dim_stride;
       C* grad_row = s.grad_rows + slot * s.value_stride;
+      s.split[slot] = 0;
       if (slot >= block.slot + block.rows) {
         fill(query_row, s.dim_stride, C(0));
         fill(grad_row, s.value_stride, C(0));
@@ -227,7 +234,7 @@ struct GradContext : Context<T, F> {
       // A row that saw nothing has weights of zero.
       double sum = lse[this->row_offset(a.lse, slot)];
       if (sum == -kInfinity<double>) sum = kInfinity<double>;
-      far |= (sum > kNearLogSum || sum < -kNearLogSum) && sum < kInfinity<double>;
+      far |= is_far(sum);
       sum /= this->to_natural;
       s.shift[slot] = static_cast<C>(sum);
       const double rest = sum - static_cast<double>(s.shift[slot]);

@@ -60,6 +60,7 @@ TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::
   C* tangents = c.s.tangent + j * kN;
   const Vec<C> shift = load(c.s.shift + block.slot + j * kN);
   const Vec<C> rest = load(c.s.shift_rest + block.slot + j * kN);
+  const Vec<Int<C>> split = load(c.s.split + block.slot + j * kN);
   const C exponent = c.exponent;
   Place<C> at = rows_at(c, block.slot + j * kN);
   const bool modified = c.modified(), capped = c.a.softcap > 0;
@@ -73,10 +74,11 @@ TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::
         if (capped) store(tangents + key * width, tangent);
       }
       if constexpr (masked.value) score = visible_or(score, at);
-      // A rest that is no small one goes first.
-      Vec<C> weight =
-          kFar ? probability<kLog2, F>((score - shift) - rest, Vec<C>{}, Vec<C>{}, exponent)
-               : probability<kLog2, F>(score, shift, rest, exponent);
+      Vec<C> weight = probability<kLog2, F>(score, shift, rest, exponent);
+      if constexpr (kFar) {  // a rest that is no small one goes first
+        weight = split ? probability<kLog2, F>((score - shift) - rest, Vec<C>{}, Vec<C>{}, exponent)
+                       : weight;
+      }
       // The log-sum-exp of a row that sees a NaN is NaN; still nothing hidden takes part.
       if (masked.value || modified) weight = score == -kInfinity<C> ? Vec<C>{} : weight;
       store(weights + key * kGradientRows<C>, weight);

@@ -1,4 +1,10 @@
-"""tegula: the Transformer's input layer and attention as native kernels."""
+"""tegula: the Transformer's input layer and attention as native kernels.
+
+Functions take NumPy arrays, or torch tensors, and return the same. `tegula.torch` holds what only
+torch has; it is imported when it is first asked for.
+"""
+
+from typing import Any
 
 from . import masks
 from ._version import __version__
@@ -26,3 +32,11 @@ __all__ = [
     "set_num_threads",
     "show_config",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "torch":
+        import importlib
+
+        return importlib.import_module(".torch", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
