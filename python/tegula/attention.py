@@ -8,33 +8,34 @@ from typing import Any
 import numpy as np
 
 from . import _core, checks
+from ._types import Array
 from .masks import Mask, as_mask
 from .runtime import checked_threads
 
 
 def attention(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
+    q: Array,
+    k: Array,
+    v: Array,
     *,
-    mask: Mask | np.ndarray | None = None,
-    bias: np.ndarray | None = None,
+    mask: Mask | Array | None = None,
+    bias: Array | None = None,
     scale: float | None = None,
     softcap: float | None = None,
-    alibi: np.ndarray | Sequence[float] | None = None,
-    sinks: np.ndarray | Sequence[float] | None = None,
+    alibi: Array | Sequence[float] | None = None,
+    sinks: Array | Sequence[float] | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: str = "bhld",
     return_lse: bool = False,
     return_weights: bool = False,
     threads: int | None = None,
-    out: np.ndarray | None = None,
+    out: Array | None = None,
 ) -> Any:
     """Return softmax(softcap(scale * q k^T) + alibi + bias) v over the visible keys.
 
     Nothing of shape (Lq, Lk) is allocated, and whole tiles that the mask hides are not
-    computed.
+    computed. Given tensors, this is `tegula.torch.attention`.
 
     Parameters
     ----------
@@ -238,10 +239,10 @@ def per_head(values: Any, name: str) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def merge_attention(
-    out1: np.ndarray, lse1: np.ndarray, out2: np.ndarray, lse2: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def merge_attention(out1: Array, lse1: Array, out2: Array, lse2: Array) -> tuple[Array, Array]:
     """Join two results of the same queries over disjoint sets of keys.
+
+    Given tensors, this is `tegula.torch.merge_attention`.
 
     Parameters
     ----------

@@ -8,36 +8,38 @@ from typing import Any
 import numpy as np
 
 from . import _core, checks
+from ._types import Array
 from .attention import LAYOUTS, broadcast_bias, lowered, numbers
 from .masks import Mask
 from .runtime import checked_threads
 
 
 def attention_backward(
-    grad_out: np.ndarray,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    out: np.ndarray,
-    lse: np.ndarray,
+    grad_out: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
     *,
-    mask: Mask | np.ndarray | None = None,
-    bias: np.ndarray | None = None,
+    mask: Mask | Array | None = None,
+    bias: Array | None = None,
     scale: float | None = None,
     softcap: float | None = None,
-    alibi: np.ndarray | Sequence[float] | None = None,
-    sinks: np.ndarray | Sequence[float] | None = None,
+    alibi: Array | Sequence[float] | None = None,
+    sinks: Array | Sequence[float] | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: str = "bhld",
-    grad_lse: np.ndarray | None = None,
+    grad_lse: Array | None = None,
     threads: int | None = None,
-    grads: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-) -> tuple[np.ndarray, ...]:
+    grads: tuple[Array, Array, Array] | None = None,
+) -> tuple[Array, ...]:
     """Return the gradients of `attention` with respect to q, k, v, and bias and sinks if given.
 
     The weights are computed again, tile by tile, from q, k and the log-sum-exp: nothing of
-    shape (Lq, Lk) is allocated, and whole tiles that the mask hides are not computed.
+    shape (Lq, Lk) is allocated, and whole tiles that the mask hides are not computed. Given
+    tensors, this is `tegula.torch.attention_backward`.
 
     Parameters
     ----------
@@ -56,7 +58,7 @@ def attention_backward(
     threads : int, optional
         At least 1. The result does not depend on it.
     grads : tuple of three ndarrays, optional
-        Where dq, dk and dv go: of the shapes and the dtype of q, k and v.
+        Where dq, dk and dv go: of the shapes and the dtype of q, k and v. Overwritten.
 
     Returns
     -------
