@@ -121,6 +121,15 @@ def test_causal_drop_in_inside_transforms_twice():
     assert torch.allclose(loss(q), expected(q))
 
 
+def test_arrays_take_no_mask_of_tensors():
+    x = numbers(1, 1, 5, 2).numpy()
+    for mask in (BOOLS, masks.padding(LENGTHS[:1])):
+        with pytest.raises(TypeError, match="torch tensor"):
+            tg.attention(x, x, x, mask=mask)
+        with pytest.raises(TypeError, match="torch tensor"):
+            tg.attention_backward(x, x, x, x, x, x[..., 0], mask=mask)
+
+
 def test_modes_that_look_on_leave_the_checks():
     q = numbers(2, 3, 5, 4)
     mask = masks.causal()
