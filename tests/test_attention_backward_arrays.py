@@ -77,9 +77,11 @@ def test_c80_big_endian(dtype):
     def swapped(x):
         return x.astype(x.dtype.newbyteorder(">"))
 
-    expect = tg.attention_backward(**packed, bias=bias)
-    got = tg.attention_backward(**{name: swapped(x) for name, x in packed.items()}, bias=swapped(bias))
-    assert all(x.dtype.isnative for x in got)
+    sinks = draw(np.random.default_rng(1), (4,), dtype)
+    expect = tg.attention_backward(**packed, bias=bias, sinks=sinks)
+    options = {"bias": swapped(bias), "sinks": swapped(sinks)}
+    got = tg.attention_backward(**{name: swapped(x) for name, x in packed.items()}, **options)
+    assert len(got) == 5 and all(x.dtype.isnative for x in got)
     assert all_same_bits(got, expect)
 
 

@@ -152,9 +152,11 @@ TEGULA_NOINLINE void sum_pieces(const EmbeddingBackwardPlan& plan, int64_t first
   for (int64_t p = first; p < last; ++p) {
     const EmbeddingPiece& piece = plan.pieces[p];
     const int64_t end = plan.pieces[p + 1].begin;
-    C* partial = static_cast<C*>(plan.partials) + piece.partial * embedding_padded(dim);
     row.before = scratch.zeros;
-    row.sums = piece.partial < 0 ? scratch.sums : partial;
+    row.sums = scratch.sums;
+    if (piece.partial >= 0) {
+      row.sums = static_cast<C*>(plan.partials) + piece.partial * embedding_padded(dim);
+    }
     for (int64_t i = piece.begin; i < end; ++i) {
       const NextRow<T, T> next = next_row(i + ahead);
       row.gradient = gradient_of(i);

@@ -154,7 +154,7 @@ def attention_backward(
         found.append(dbias)
     if dsinks is not None:
         if isinstance(sinks, np.ndarray) and sinks.dtype.kind not in "iu":
-            dsinks = dsinks.astype(sinks.dtype)
+            dsinks = dsinks.astype(sinks.dtype.newbyteorder("="))
         found.append(dsinks)
     return tuple(found)
 

@@ -26,14 +26,21 @@ from ._padding import positions as positions_of_arrays
 NAMES = ("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64")
 INTEGERS = {getattr(torch, name) for name in NAMES if hasattr(torch, name)}
 FLOATS = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
+# The dispatch modes under which tensors are fake or operations are recorded.
+_KEYS = torch._C._TorchDispatchModeKey
+NOTHING = contextlib.nullcontext()
+_in_transform = torch._C._are_functorch_transforms_active
+TRACING = (_KEYS.FAKE, _KEYS.PROXY, _KEYS.FUNCTIONAL)
 
 
 # -- what callers hand over -------------------------------------------------------------------------
 
 
 def traced() -> bool:
-    """Whether operations are recorded, or run on tensors without numbers."""
-    return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
+    """Whether operations are recorded, or run on tensors without numbers. Modes that only look on do not count."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch._C._len_torch_dispatch_stack() > 0 and any(torch._C._get_dispatch_mode(key) for key in TRACING)
 
 
 def strict_export() -> bool:
@@ -53,7 +60,18 @@ def opened(value: Any) -> Any:
         and (value.dtype in INTEGERS or value.dtype is torch.bool)
         and not torch._C._functorch.is_functorch_wrapped_tensor(value)
     )
-    return value.numpy() if readable else value
+    if not readable:
+        return value
+    with outside():
+        return value.numpy()
+
+
+def outside() -> Any:
+    """A context beneath the transforms of `torch.func`: there plain tensors are read and made as everywhere.
+
+    Inside, each tensor that is made belongs to a level, and must not be kept when the level ends.
+    """
+    return torch._C._DisableFuncTorch() if _in_transform() else NOTHING
 
 
 def described(value: Any) -> str:
@@ -137,6 +155,8 @@ class Torch:
                 "torch.export with strict=True loses the numbers that a mask from outside holds: make the mask of "
                 "inputs or buffers in the exported function, or export with strict=False"
             )
+        if isinstance(held, Tensor) and held.device.type == "meta" != self.device.type:
+            raise TypeError(f"mask is on device 'meta', without numbers, but the call is on '{self.device}'")
         return torch.as_tensor(held, device=self.device)
 
     def ramp(self, first: Any, q_len: int, k_len: int) -> Tensor:
@@ -170,9 +190,10 @@ def lower(mask: Mask, batch: int, heads: int, q_len: int, k_len: int, device: to
     if last is not None and last[0] == key:
         return last[1]
     # Not as tensors of inference mode: autograd may have to save them later.
-    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else NOTHING, outside():
         lowered = tuple(None if x is None else handed(x, device) for x in mask._lower(batch, heads, q_len, k_len))
-    object.__setattr__(mask, "_last_torch", (key, lowered))
+    if not torch._C._len_torch_dispatch_stack():  # a mode may put its own tensors in place of these
+        object.__setattr__(mask, "_last_torch", (key, lowered))
     return lowered
 
 
@@ -239,8 +260,9 @@ def dense(mask: Mask, q_len: int, k_len: int) -> Tensor:
     q_len, k_len = lengths(q_len, k_len)
     lo, hi, pairs = lower(mask, mask._batch, mask._heads, q_len, k_len, mask._device)
     if mask._readable and not traced():
-        out = torch.empty(mask._shape(q_len, k_len), dtype=torch.bool)
-        _native.fill(out, lo, hi, pairs)
+        with outside():
+            out = torch.empty(mask._shape(q_len, k_len), dtype=torch.bool)
+            _native.fill(out, lo, hi, pairs)
         return out
     key = torch.arange(k_len, device=mask._device)
     visible = (key >= lo[..., None]) & (key < hi[..., None])
@@ -256,8 +278,9 @@ def additive(mask: Mask, q_len: int, k_len: int, dtype: Any) -> Tensor:
         raise TypeError(f"dtype must be float64, float32, float16 or bfloat16, got {dtype}")
     if mask._readable and not traced():
         q_len, k_len = lengths(q_len, k_len)
-        out = torch.empty(mask._shape(q_len, k_len), dtype=found)
-        _native.fill(out, *lower(mask, mask._batch, mask._heads, q_len, k_len, mask._device))
+        with outside():
+            out = torch.empty(mask._shape(q_len, k_len), dtype=found)
+            _native.fill(out, *lower(mask, mask._batch, mask._heads, q_len, k_len, mask._device))
         return out
     visible = dense(mask, q_len, k_len)
     return torch.zeros(visible.shape, dtype=found, device=visible.device).masked_fill(~visible, -torch.inf)

@@ -13,6 +13,7 @@ from ..masks._documents import Packed
 from ..masks._torch import Torch
 from .attention_checks import dtype_name, shape_text
 from .functional import attention
+from .library import check_plain
 
 TOP_LEFT = causal("top_left")  # one object, which keeps its last result
 
@@ -79,6 +80,7 @@ def scaled_dot_product_attention(
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor(x, name)
+        check_plain(x, name)
         if x.dim() < 2:
             raise ValueError(f"{name} has shape {shape_text(x)}, but needs at least two axes: (..., L, D)")
     is_causal = checks.flag(is_causal, "is_causal")
@@ -107,9 +109,10 @@ def check_tensor(value: Any, name: str) -> None:
 
 
 def drawn_seed(dropout_p: Any) -> Tensor | None:
-    """A seed from torch's generator, where there is something to drop."""
+    """A seed from torch's generator, where there is something to drop. A call that fails draws none."""
     if isinstance(dropout_p, (int, float)) and dropout_p == 0.0:
         return None
+    checks.dropout(dropout_p, 0)
     return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64)
 
 
@@ -171,6 +174,7 @@ def common_size(sizes: Any, given: tuple[Tensor, Tensor, Tensor]) -> int:
 def fitted(mask: Any, dtype: torch.dtype, scores: tuple[int, ...]) -> Tensor:
     """`attn_mask` with as many axes as the scores, each of size 1 or theirs."""
     check_tensor(mask, "attn_mask")
+    check_plain(mask, "attn_mask")
     allowed = {torch.bool, torch.float32, dtype}
     if torch.is_autocast_enabled("cpu"):
         allowed.add(torch.get_autocast_dtype("cpu"))
@@ -286,6 +290,7 @@ def varlen_attention(
     named = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     for name, x in named.items():
         check_tensor(x, name)
+        check_plain(x, name)
     for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
         if length is not None and not isinstance(length, (Tensor, torch.SymInt)):
             checks.integer(length, name)
@@ -305,7 +310,7 @@ def varlen_attention(
         if alibi_slopes.dim() == 1 and shared and (causal or right == 0):
             alibi = alibi_slopes  # its distances then are those within the sequence
         else:
-            bias = distances(alibi_slopes, cu_seqlens_q, cu_seqlens_k, q.shape[0], k.shape[0], q.device)
+            bias = distances(alibi_slopes, cu_seqlens_q, cu_seqlens_k, q, k.shape[0])
     return attention(
         q,
         k,
@@ -335,6 +340,7 @@ def reach(window_size: Any) -> tuple[int | None, int | None]:
 
 def check_slopes(slopes: Any, q: Tensor, borders: Tensor) -> None:
     check_tensor(slopes, "alibi_slopes")
+    check_plain(slopes, "alibi_slopes")
     if not slopes.is_floating_point():
         raise TypeError(f"alibi_slopes must be a float tensor, got {dtype_name(slopes)}")
     if slopes.requires_grad and torch.is_grad_enabled():
@@ -348,19 +354,17 @@ def check_slopes(slopes: Any, q: Tensor, borders: Tensor) -> None:
         )
 
 
-def distances(
-    slopes: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, q_len: int, k_len: int, device: torch.device
-) -> Tensor:
-    """(H, Tq, Tk): -slope * |i + shift - j|. A place counts from the end of its own sequence."""
-    on = Torch(device)
+def distances(slopes: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, q: Tensor, k_len: int) -> Tensor:
+    """(H, Tq, Tk): -slope * |i + shift - j|, as precise as slopes and q. A place counts from its sequence's end."""
+    on = Torch(q.device)
     places = []
-    for borders, length in ((cu_seqlens_q, q_len), (cu_seqlens_k, k_len)):
+    for borders, length in ((cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k_len)):
         ends = on.borders(borders.to(torch.int64), "", length, "")
         sequence = on.documents_at(ends, length)
         places.append((sequence, on.arange(length) - ends[sequence + 1]))
     (sequence, q_place), (_, k_place) = places
     distance = (q_place[:, None] - k_place[None]).abs()
-    slopes = slopes.to(device, torch.float64 if slopes.dtype is torch.float64 else torch.float32)
+    slopes = slopes.to(q.device, torch.float64 if torch.float64 in (slopes.dtype, q.dtype) else torch.float32)
     if slopes.dim() == 1:
         return -slopes[:, None, None] * distance
     return -slopes[sequence.clamp(max=slopes.shape[0] - 1)].T[:, :, None] * distance

@@ -21,10 +21,19 @@ def check_embedding(
     sinusoidal: bool,
     segments: Tensor | None,
     segment_table: Tensor | None,
+    seed: Tensor | None,
 ) -> None:
     """TypeError or ValueError, as the native module raises them. Ids are not looked at."""
     check_integers("ids", ids)
     check_plain(weight, "weight")
+    named = {
+        "ids": ids, "positions": positions, "position_table": position_table, "segments": segments,
+        "segment_table": segment_table,
+    }  # fmt: skip
+    for name, x in named.items():
+        if x is not None:
+            check_device(name, x, "weight", weight.device)
+    check_seed(seed, "weight", weight.device)
     if weight.dim() != 2:
         raise ValueError(f"weight must have shape (V, D), got {shape_text(weight)}")
     check_float("weight", weight)
@@ -58,15 +67,28 @@ def check_embedding(
         check_broadcasts("segments", segments, ids)
 
 
-def check_gradient(grad: Tensor, ids: Tensor, num_rows: int) -> None:
+def check_gradient(grad: Tensor, ids: Tensor, num_rows: int, seed: Tensor | None) -> None:
     """TypeError or ValueError, as the native module raises them. Ids are not looked at."""
     check_plain(grad, "grad")
     check_integers("ids", ids)
+    check_device("ids", ids, "grad", grad.device)
+    check_seed(seed, "grad", grad.device)
     check_float("grad", grad)
     if grad.dim() != ids.dim() + 1 or grad.shape[:-1] != ids.shape:
         raise ValueError(f"grad must have the shape of ids, {shape_text(ids)}, then D, got {shape_text(grad)}")
     if num_rows < 0:
         raise ValueError(f"num_rows must not be negative, got {num_rows}")
+
+
+def check_device(name: str, x: Tensor, other: str, device: torch.device) -> None:
+    if x.device != device:
+        raise TypeError(f"{name} is on device '{x.device}', but {other} is on device '{device}'")
+
+
+def check_seed(seed: Tensor | None, other: str, device: torch.device) -> None:
+    """The processor's seeds serve every device."""
+    if seed is not None and seed.device.type != "cpu":
+        check_device("seed", seed, other, device)
 
 
 def check_positions(positions: Tensor) -> None:

@@ -222,7 +222,8 @@ def embedding_backward(
     Tensor, (V, D)
         Of grad's dtype; `out` if it was given. Or, with ``sparse=True``, a pair:
     found : Tensor of int64, (N,)
-        The ids that occur, ascending, without the pad and the ignored id.
+        The ids that occur, ascending, without the pad and the ignored id. With ``dropout_p=1``
+        none does.
     rows : Tensor, (N, D)
         Their rows of the gradient.
 
@@ -262,7 +263,7 @@ def embedding_backward(
         raise ValueError("out cannot be given with sparse=True, whose number of rows depends on the ids")
     _tensor(out, "out")
     _without_gradient("out=", grad, out)
-    check_gradient(grad, ids, rows)
+    check_gradient(grad, ids, rows, number)
     _core.embedding_backward(grad, ids, rows, *options, probability, seed_number(number), out, False, threads)
     return out
 

@@ -69,8 +69,8 @@ def _embedding(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
 
 
 def _forward(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
-    if weight.requires_grad:
-        refuse_gradient("embedding_forward", weight)
+    if options or weight.requires_grad:
+        refuse_gradient("embedding_forward", weight, *options[4:6], *options[8:9])  # positions and the tables
     return _embedding(ids, weight, *options)
 
 
@@ -89,7 +89,7 @@ def _fake_embedding(
     seed: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    check_embedding(ids, weight, positions, position_table, sinusoidal, segments, segment_table)
+    check_embedding(ids, weight, positions, position_table, sinusoidal, segments, segment_table, seed)
     return weight.new_empty((*ids.shape, weight.shape[1]))
 
 
@@ -103,7 +103,7 @@ def _backward(
     seed: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    check_gradient(grad, ids, num_rows)
+    check_gradient(grad, ids, num_rows, seed)
     out = _new_zeros((num_rows, grad.shape[-1]), grad.dtype)
     _core.embedding_backward(
         grad, ids, num_rows, padding_idx, ignore_id, scale, dropout_p, seed_number(seed), out, True,
@@ -117,8 +117,17 @@ def _new_zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.zeros(shape, f"i{dtype.itemsize}")).view(dtype)
 
 
-def _fake_backward(grad: Tensor, ids: Tensor, num_rows: int, *_: Any) -> Tensor:
-    check_gradient(grad, ids, num_rows)
+def _fake_backward(
+    grad: Tensor,
+    ids: Tensor,
+    num_rows: int,
+    padding_idx: int = -1,
+    ignore_id: int | None = None,
+    scale: float = 1.0,
+    seed: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    check_gradient(grad, ids, num_rows, seed)
     return grad.new_empty((num_rows, grad.shape[-1]))
 
 

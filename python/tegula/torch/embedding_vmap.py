@@ -29,16 +29,15 @@ def embedding_vmap(call: Callable[..., Any], info: Any, in_dims: Dims, *args: An
         return _one_by_one(call, m), 0
     arguments = list(m.args)
     ids = m.along(0)
-    if ids.dim() == 1 and padded[6] is None:
-        # Single ids stand at position 0 each; in a row they would be 0, 1, ...
-        ids = ids[:, None]
-        return call(ids, *arguments[1:]).squeeze(1), 0
-    arguments[0] = ids
+    # Single ids stand at position 0 each; in a row they would be 0, 1, ...
+    single = ids.dim() == 1 and padded[6] is None
+    arguments[0] = ids = ids[:, None] if single else ids
     for place in (6, 9):
         if m.mapped[place]:
             x = m.args[place]
             arguments[place] = x.reshape(x.shape[0], *(1,) * (ids.dim() - x.dim()), *x.shape[1:])
-    return call(*arguments), 0
+    result = call(*arguments)
+    return result.squeeze(1) if single else result, 0
 
 
 def backward_vmap(call: Callable[..., Any], info: Any, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
@@ -55,5 +54,14 @@ def backward_vmap(call: Callable[..., Any], info: Any, in_dims: Dims, *args: Any
 
 def _one_by_one(call: Callable[..., Any], m: Mapped) -> Tensor:
     result: Tensor
+    if m.size == 0:  # one entry of zeros says the shape and keeps the graph
+        entry = (_zeros(x) if mapped else x for x, mapped in zip(m.args, m.mapped, strict=True))
+        result = call(*entry)[None][:0]
+        return result
     (result,) = m.one_by_one(lambda *args: (call(*args),))
     return result
+
+
+def _zeros(x: Tensor) -> Tensor:
+    """An entry of (0, ...); a sum, which has a gradient, of floats."""
+    return x.sum(0) if x.is_floating_point() else x.new_zeros(x.shape[1:])
