@@ -7,7 +7,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from .library import check_plain
+from .library import check_plain, check_same_device
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -22,10 +22,12 @@ def check_attention(
     bias: Tensor | None,
     alibi: Tensor | None,
     sinks: Tensor | None,
+    seed: Tensor | None,
 ) -> None:
     """TypeError or ValueError, as the native module raises them."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_plain(x, name)
+    check_same_device("q", q, k=k, v=v, lo=lo, hi=hi, dense=dense, bias=bias, alibi=alibi, sinks=sinks, seed=seed)
     if q.dtype.is_complex:
         raise TypeError(f"q has dtype {q.dtype}, which is not supported")
     if q.dtype not in FLOATS:
@@ -77,6 +79,7 @@ def check_backward(grad_out: Tensor, q: Tensor, v: Tensor, out: Tensor, lse: Ten
         ("lse", lse, compute, rows[:-1]),
     ):
         check_plain(x, name)
+        check_same_device("q", q, **{name: x})
         if x.dtype != dtype:
             raise TypeError(f"{name} has dtype {dtype_name(x)}, expected {dtype_name(dtype)}")
         if x.shape != shape:

@@ -155,9 +155,10 @@ def _check(
     bias: Tensor | None = None,
     alibi: Tensor | None = None,
     sinks: Tensor | None = None,
+    seed: Tensor | None = None,
     *_: Any,
 ) -> None:
-    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks)
+    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks, seed)
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
@@ -253,7 +254,7 @@ def _fake_backward(
     bias_grad: bool = False,
     sinks_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks)
+    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks, seed)
     check_backward(grad_out, q, v, out, lse)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     return dq, dk, dv, *_new_option_gradients(q, bias, sinks, bias_grad, sinks_grad)
