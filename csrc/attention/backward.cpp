@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -221,19 +222,36 @@ void run_bias(const AttentionGradArgs& a, const AttentionGradKernels& kernel, in
             });
 }
 
-// A sink is one more logit of every row that has keys; its share of the weight is
-// exp(sink - lse).
+// Rows without a key are not visited: they have grad_lse alone.
+template <class C>
+void begin_deltas(const AttentionGradArgs& a) {
+  if (!a.grad_lse) return;
+  C* delta = static_cast<C*>(a.delta);
+  for (int64_t batch = 0; batch < a.batch; ++batch) {
+    const int64_t from = a.grad_lse.lead_offset(batch, a.grad_lse.rank - 3);
+    for (int64_t head = 0; head < a.heads; ++head) {
+      for (int64_t query = 0; query < a.q_len; ++query) {
+        *delta++ =
+            -*a.grad_lse.at<C>(from + head * a.grad_lse.step(2) + query * a.grad_lse.step(1));
+      }
+    }
+  }
+}
+
+// A sink is one more logit of every row; its share of the weight is exp(sink - lse).
 template <class C>
 void sum_sinks(const AttentionGradArgs& a, int threads) {
   const C* delta = static_cast<const C*>(a.delta);
   parallel_for(a.heads, threads, [&](int64_t head) {
     double sum = 0;
     for (int64_t batch = 0; batch < a.batch; ++batch) {
-      const int64_t lse = a.lse.lead_offset(batch, a.lse.rank - 3) + head * a.lse.step(2);
+      const int64_t from = a.lse.lead_offset(batch, a.lse.rank - 3) + head * a.lse.step(2);
       for (int64_t query = 0; query < a.q_len; ++query) {
         const double share = delta[(batch * a.heads + head) * a.q_len + query];
-        if (share == 0) continue;
-        sum -= share * std::exp(a.sinks[head] - *a.lse.at<C>(lse + query * a.lse.step(1)));
+        const double lse = *a.lse.at<C>(from + query * a.lse.step(1));
+        // A row without keys and without a sink owes nothing.
+        if (share == 0 || lse == -std::numeric_limits<double>::infinity()) continue;
+        sum -= share * std::exp(a.sinks[head] - lse);
       }
     }
     a.dsinks[head] = sum;
@@ -254,6 +272,7 @@ void attention_backward(const AttentionGradArgs& args, int threads) {
   if (a.dsinks != nullptr) {
     deltas.resize(static_cast<size_t>(a.batch * a.heads * a.q_len));
     a.delta = deltas.data();
+    a.q.dtype == DType::kFloat64 ? begin_deltas<double>(a) : begin_deltas<float>(a);
   }
   plan.share ? run_shared(a, kernel, plan, threads) : run_whole(a, kernel, plan, threads);
   if (a.dsinks != nullptr) {

@@ -4,7 +4,7 @@
 // With P the weights (0 where a key is hidden), M the dropout factors (0 or 1 / (1 - p)),
 // G = grad_out and x the score before softcap:
 //   dv = (P M)^T G
-//   dS = P (M G v^T - delta)     delta = rowsum(G out), once per row
+//   dS = P (M G v^T - delta)     delta = rowsum(G out) - grad_lse, once per row
 //   dx = dS softcap'(x)
 //   dq = scale dx k     dk = scale dx^T q
 //   dbias = dS, summed over the axes along which bias repeats
@@ -29,6 +29,7 @@ inline constexpr int64_t kGradientKeys = 256;
 
 struct AttentionGradArgs : AttentionArgs {  // out and lse are inputs here
   View grad_out;
+  View grad_lse;  // like lse; empty: zeros
   View dq, dk, dv;
   View dbias;  // of bias's shape, strides 0 where it repeats; empty: not wanted
   double* dsinks = nullptr;

@@ -47,7 +47,7 @@ struct GradWorkspace {
   Unit* grad_columns;         // grad_out, block by block as columns [unit][width]
   C *query_rows, *grad_rows;  // q and grad_out as rows
   C *shift, *shift_rest;      // their sum is the log-sum-exp in the units of the scores
-  C* delta;                   // rowsum(grad_out out)
+  C* delta;                   // rowsum(grad_out out) - grad_lse
   C* dq;
   // Per block: its rows stand above; they hold finite numbers only; lse is far from 0.
   bool *packed, *finite, *far;
@@ -239,7 +239,8 @@ struct GradContext : Context<T, F> {
     if (far) split_log_sums(*this, block);
   }
 
-  // rowsum(grad_out out); an output of zeros, as of a row without keys, passes nothing on.
+  // rowsum(grad_out out) - grad_lse; an output of zeros, as of a row without keys, passes no
+  // grad_out on.
   TEGULA_INLINE C delta_of(int64_t slot, const C* grad_row) const {
     const T* out = a.out.template at<T>(this->batch_offset(a.out) + this->row_offset(a.out, slot));
     const int64_t step = a.out.step(0);
@@ -250,9 +251,14 @@ struct GradContext : Context<T, F> {
       some |= v != C(0);
       sum = sum + load(grad_row + d) * v;
     }
-    if (!any_lane(some)) return C(0);
     C total = 0;
-    for (int i = 0; i < kLanes<C>; ++i) total += sum[i];
+    if (any_lane(some)) {
+      for (int i = 0; i < kLanes<C>; ++i) total += sum[i];
+    }
+    if (g.grad_lse) {
+      const C* grad = g.grad_lse.template at<C>(this->batch_offset(g.grad_lse));
+      total -= grad[this->row_offset(g.grad_lse, slot)];
+    }
     return total;
   }
 

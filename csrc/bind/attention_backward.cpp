@@ -48,7 +48,7 @@ py::tuple attention_backward_call(py::handle grad_out, py::handle q, py::handle 
                                   py::handle sinks, std::optional<double> scale, double softcap,
                                   double dropout_p, uint64_t seed, const std::string& layout,
                                   py::handle dq, py::handle dk, py::handle dv, py::handle dbias,
-                                  int threads) {
+                                  py::handle grad_lse, int threads) {
   Arrays arrays;
   const Inputs in(arrays, q, k, v, layout);
   const Call call(arrays, in, {lo, hi, dense, bias, alibi, sinks, scale, softcap, dropout_p, seed});
@@ -60,11 +60,16 @@ py::tuple attention_backward_call(py::handle grad_out, py::handle q, py::handle 
   a.lse = arrays.input(lse, "lse");
   check_shape(a.grad_out, "grad_out", in.rows_shape(a.value_dim), in.dtype);
   check_shape(a.out, "out", in.rows_shape(a.value_dim), in.dtype);
-  check_shape(a.lse, "lse", in.heads_shape({}),
-              in.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32);
+  const DType compute = in.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  check_shape(a.lse, "lse", in.heads_shape({}), compute);
   a.grad_out = heads_first(a.grad_out, layout, "grad_out");
   a.out = heads_first(a.out, layout, "out");
   a.lse = with_column(a.lse, "lse");
+  if (!grad_lse.is_none()) {
+    a.grad_lse = arrays.input(grad_lse, "grad_lse");
+    check_shape(a.grad_lse, "grad_lse", in.heads_shape({}), compute);
+    a.grad_lse = with_column(a.grad_lse, "grad_lse");
+  }
 
   const Gradient to_q(arrays, in, dq, "dq", q, in.given_q);
   const Gradient to_k(arrays, in, dk, "dk", k, in.given_k);
@@ -98,7 +103,7 @@ void bind_attention_backward(py::module_& module) {
              py::arg("hi"), py::arg("dense"), py::arg("bias"), py::arg("alibi"), py::arg("sinks"),
              py::arg("scale"), py::arg("softcap"), py::arg("dropout_p"), py::arg("seed"),
              py::arg("layout"), py::arg("dq"), py::arg("dk"), py::arg("dv"), py::arg("dbias"),
-             py::arg("threads"));
+             py::arg("grad_lse"), py::arg("threads"));
 }
 
 }  // namespace tegula

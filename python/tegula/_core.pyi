@@ -122,5 +122,6 @@ def attention_backward(
     dk: _Array | None,
     dv: _Array | None,
     dbias: _Array | None,
+    grad_lse: Any,
     threads: int,
 ) -> tuple[_Array, _Array, _Array, _Array | None]: ...

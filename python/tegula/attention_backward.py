@@ -30,6 +30,7 @@ def attention_backward(
     dropout_p: float = 0.0,
     seed: int | None = None,
     layout: str = "bhld",
+    grad_lse: np.ndarray | None = None,
     threads: int | None = None,
     grads: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, ...]:
@@ -50,6 +51,8 @@ def attention_backward(
         What `attention` returned with ``return_lse=True``.
     mask, bias, scale, softcap, alibi, sinks, dropout_p, seed, layout
         The options that `attention` was given. Dropout is replayed from the seed.
+    grad_lse : ndarray, shape (..., H, Lq), optional
+        Gradient of the log-sum-exp, in lse's dtype, where the loss depends on it.
     threads : int, optional
         At least 1. The result does not depend on it.
     grads : tuple of three ndarrays, optional
@@ -142,6 +145,7 @@ def attention_backward(
         dk,
         dv,
         spread_dbias,
+        grad_lse,
         0 if threads is None else checked_threads(threads),
     )
     if dbias is not None:

@@ -210,7 +210,7 @@ def native_backward(
     wide_dbias = None if wide is None or not bias_grad else dbias.expand(wide.shape)
     *_, sums = _core.attention_backward(
         grad_out, q, k, v, out, lse, lo, hi, dense, wide, slopes, logits, scale, softcap, dropout_p, number, "bhld",
-        dq, dk, dv, wide_dbias, threads or -torch.get_num_threads(),
+        dq, dk, dv, wide_dbias, None, threads or -torch.get_num_threads(),
     )  # fmt: skip
     if sinks is not None and sinks_grad:
         dsinks.copy_(torch.from_numpy(sums))
