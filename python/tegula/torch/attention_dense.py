@@ -129,11 +129,10 @@ def dense_backward(
 ) -> tuple[Tensor, ...]:
     """dq, dk, dv, and dbias and dsinks where asked for: the results of `attention_backward`."""
     if q.dim() == 2:
-        lone = [x.unsqueeze(0) for x in (grad_out, q, k, v, out, lse)]
-        grad_lse = None if grad_lse is None else grad_lse.unsqueeze(0)
         dq, dk, dv, *more = dense_backward(
-            inputs, *lone, bias, sinks, grad_lse, bias_grad=bias_grad, sinks_grad=sinks_grad
-        )
+            inputs, grad_out[None], q[None], k[None], v[None], out[None], lse[None], bias, sinks,
+            None if grad_lse is None else grad_lse[None], bias_grad=bias_grad, sinks_grad=sinks_grad,
+        )  # fmt: skip
         return dq.squeeze(0), dk.squeeze(0), dv.squeeze(0), *more
     w = Weights(inputs, q, k, v, lse, bias)
     grad = grad_out.to(w.q.dtype)
@@ -151,8 +150,13 @@ def dense_backward(
         found.append(dscore.sum_to_size(bias.shape).to(bias.dtype))
     if sinks_grad and sinks is not None:
         share = -sink_weights(sinks, lse) * delta
-        found.append(share.sum(-1).sum_to_size(sinks.shape).to(sinks.dtype))
+        found.append(share.sum(-1).sum_to_size(sinks.shape).to(sink_dtype(sinks)))
     return tuple(found)
+
+
+def sink_dtype(sinks: Tensor) -> torch.dtype:
+    """The type of the gradient of sinks: theirs, float64 for integers."""
+    return sinks.dtype if sinks.is_floating_point() else torch.float64
 
 
 def sink_weights(sinks: Tensor, lse: Tensor) -> Tensor:
@@ -169,8 +173,8 @@ def dense_jvp(
     tq, tk, tv, tbias, tsinks = tangents
     assert q is not None and k is not None and v is not None and out is not None and lse is not None
     if q.dim() == 2:
-        first = [x if x is None else x.unsqueeze(0) for x in (q, k, v, out, lse)]
-        along = [x if x is None else x.unsqueeze(0) for x in (tq, tk, tv)]
+        first = [None if x is None else x[None] for x in (q, k, v, out, lse)]
+        along = [None if x is None else x[None] for x in (tq, tk, tv)]
         tout, tlse = dense_jvp(inputs, (*first, bias, sinks), (*along, tbias, tsinks))
         return tout.squeeze(0), tlse.squeeze(0)
     w = Weights(inputs, q, k, v, lse, bias)

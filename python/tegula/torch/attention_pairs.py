@@ -37,9 +37,11 @@ class Pair(torch.autograd.Function):
         )
 
     @staticmethod
-    def jvp(ctx: Any, tx: Tensor | None, ty: Tensor | None, _: None) -> Tensor:
+    def jvp(ctx: Any, tx: Tensor | None, ty: Tensor | None, _: None) -> Tensor | None:
         x, y, seen = ctx.saved_tensors
-        return _sum(*(pair(*args, seen) for args in ((tx, y), (x, ty)) if None not in args))
+        first = None if tx is None else pair(tx, y, seen)
+        second = None if ty is None else pair(x, ty, seen)
+        return _sum(first, second)
 
 
 class Weigh(torch.autograd.Function):
@@ -70,9 +72,11 @@ class Weigh(torch.autograd.Function):
         )
 
     @staticmethod
-    def jvp(ctx: Any, ta: Tensor | None, ty: Tensor | None, _: None) -> Tensor:
+    def jvp(ctx: Any, ta: Tensor | None, ty: Tensor | None, _: None) -> Tensor | None:
         a, y, seen = ctx.saved_tensors
-        return _sum(*(weigh(*args, seen) for args in ((ta, y), (a, ty)) if None not in args))
+        first = None if ta is None else weigh(ta, y, seen)
+        second = None if ty is None else weigh(a, ty, seen)
+        return _sum(first, second)
 
 
 def pair(x: Tensor, y: Tensor, seen: Tensor) -> Tensor:
@@ -85,3 +89,9 @@ def weigh(a: Tensor, y: Tensor, seen: Tensor) -> Tensor:
     """(..., I, J) and (..., J, D) to (..., I, D)."""
     result: Tensor = Weigh.apply(a, y, seen)
     return result
+
+
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
