@@ -94,6 +94,7 @@ class BackwardFunction(torch.autograd.Function):
         ctx.options = scale, softcap, dropout_p
         ctx.save_for_backward(*tensors, grad_lse)
         ctx.save_for_forward(*tensors, grad_lse)
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(
             *(x for x, wanted in ((output[3], ctx.bias_grad), (output[4], ctx.sinks_grad)) if not wanted)
         )
@@ -113,11 +114,12 @@ class BackwardFunction(torch.autograd.Function):
         return function, places, [given[place] for place in places]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         function, places, tensors = BackwardFunction._parts(ctx)
-        _, pull = torch.func.vjp(function, *tensors)
+        values, pull = torch.func.vjp(function, *tensors)
         wanted = grads[:3] + grads[3:4] * ctx.bias_grad + grads[4:5] * ctx.sinks_grad
-        found = dict(zip(places, pull(wanted), strict=True))
+        along = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(values, wanted, strict=True))
+        found = dict(zip(places, pull(along), strict=True))
         return tuple(found.get(place) if needed else None for place, needed in enumerate(ctx.needs_input_grad))
 
     @staticmethod
@@ -126,8 +128,11 @@ class BackwardFunction(torch.autograd.Function):
             raise RuntimeError(_NO_SLOPES_TANGENT)
         function, places, tensors = BackwardFunction._parts(ctx)
         given = [tangents[place] for place in places]
-        along = [torch.zeros_like(x) if t is None else t for x, t in zip(tensors, given, strict=True)]
-        _, found = torch.func.jvp(function, tuple(tensors), tuple(along))
+        along = tuple(torch.zeros_like(x) if t is None else t for x, t in zip(tensors, given, strict=True))
+        # J t is the derivative of u -> u J: forward-mode differentiation itself cannot be nested.
+        values, pull = torch.func.vjp(function, *tensors)
+        _, push = torch.func.vjp(pull, tuple(torch.zeros_like(x) for x in values))
+        (found,) = push(along)
         rest = iter(found[3:])
         return (*found[:3], next(rest) if ctx.bias_grad else None, next(rest) if ctx.sinks_grad else None)
 
