@@ -75,6 +75,24 @@ def test_vmap_of_backward_maps_the_gradient_of_the_log_sum_exp():
                 assert torch.allclose(x[i], y, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_opcheck_and_compile_with_the_gradient_of_the_log_sum_exp():
+    q, k, v = (drawn(2, 2, 5, 4, dtype=torch.float32, seed=i) for i in range(3))
+    out, lse = (x.detach() for x in tg.attention(q, k, v, return_lse=True))
+    more = {"sinks": torch.zeros(2), "sinks_grad": True, "grad_lse": leaf(lse)}
+    op = torch.ops.tegula.attention_backward.default
+    assert set(torch.library.opcheck(op, (out, q, k, v, out, lse), more).values()) == {"SUCCESS"}
+
+    def loss(q, k, v):
+        out, lse = tg.attention(q, k, v, return_lse=True)
+        return out.square().sum() + lse.sin().sum()
+
+    expect = torch.autograd.grad(loss(q, k, v), (q, k, v))
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=True)
+    for x, y in zip(torch.autograd.grad(compiled(q, k, v), (q, k, v)), expect, strict=True):
+        assert torch.allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
 # ---------------------------------------------------------------------------------------------------
 # Shapes
 
