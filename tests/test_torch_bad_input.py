@@ -104,6 +104,60 @@ def test_tensors_that_no_kernel_reads(good, name, grad):
         assert not isinstance(caught.value, NotImplementedError)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("op", ["attention_forward", "attention", "attention_weights", "attention_backward"])
+def test_operators_refuse_tensors_that_no_kernel_reads(op, grad):
+    for said, x in {
+        "nested": torch.nested.nested_tensor([torch.ones(3, 4, 4), torch.ones(3, 4, 4)]),
+        "jagged": torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=torch.jagged),
+        "sparse_csr": torch.ones(3, 4).to_sparse_csr(),
+    }.items():
+        x = x.detach().requires_grad_(grad)
+        with pytest.raises(TypeError, match=f"is not a plain tensor.*{said}"):
+            getattr(torch.ops.tegula, op)(*[x] * (6 if op == "attention_backward" else 3))
+
+
+OPTIONS = {
+    "mask": torch.ones(LQ, LK, dtype=torch.bool),
+    "bias": torch.zeros(LK),
+    "alibi": torch.zeros(H),
+    "sinks": torch.zeros(H),
+    "seed": torch.tensor([1]),
+    "out": torch.empty(B, H, LQ, DV),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", ["q", "k", "v", *OPTIONS])
+def test_one_meta_tensor_is_refused(good, name, grad):
+    """Its results would be memory that nobody wrote."""
+    if grad and name != "out":
+        good["v"].requires_grad_()
+    given = good | {name: (good | OPTIONS)[name].to("meta")} | ({"dropout_p": 0.5} if name == "seed" else {})
+    first = "k is on device 'cpu' but q is on device 'meta'" if name == "q" else f"{name} is on device 'meta'"
+    with pytest.raises(TypeError, match=first):
+        tg.attention(**given)
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_one_meta_tensor_is_refused_backward(good, place):
+    out, lse = tg.attention(**good, return_lse=True)
+    given = {"grad_out": out, **good, "out": out, "lse": lse, "grad_lse": lse}
+    name = list(given)[place]
+    given[name] = given[name].to("meta")
+    said = "k is on device 'cpu' but q" if name == "q" else f"^{name}"
+    with pytest.raises(TypeError, match=f"{said} is on device 'meta'"):
+        tg.attention_backward(**given)
+
+
+def test_numbers_become_tensors_where_q_is(good):
+    good = {name: x.to("meta") for name, x in good.items()}
+    more = dict(mask=tg.masks.causal(offset=0), alibi=[0.5] * H, sinks=[0.0] * H, dropout_p=0.5, seed=2**64 - 1)
+    out = tg.attention(**good, **more)
+    assert out.device.type == "meta" and out.shape == (B, H, LQ, DV)
+
+
 def test_cuda_tensors_are_refused_by_name(good):
     from torch._subclasses import FakeTensorMode
 

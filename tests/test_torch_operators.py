@@ -231,11 +231,18 @@ def test_fake_kernels_refuse_in_the_words_of_the_native_ones(op, change):
 
 @pytest.mark.parametrize(
     "change",
-    [{"grad_out": drawn(B, H, LQ, D)}, {"out": drawn(B, H, LQ, DV).double()}, {"lse": drawn(B, H, LQ, 1)}],
+    [
+        {"grad_out": drawn(B, H, LQ, D)},
+        {"out": drawn(B, H, LQ, DV).double()},
+        {"lse": drawn(B, H, LQ, 1)},
+        {"grad_lse": drawn(B, H, LQ, DV)},
+        {"grad_lse ": drawn(B, H, LQ).bfloat16()},
+    ],
     ids=lambda change: next(iter(change)),
 )
 def test_backward_refuses_before_it_writes(change):
     out, lse = ops.attention(**PLAIN)
+    change = {name.strip(): x for name, x in change.items()}
     given = {"grad_out": out, **PLAIN, "out": out, "lse": lse} | change
     for kind in (lambda x: x, lambda x: x.to("meta")):
         with pytest.raises((TypeError, ValueError), match=next(iter(change))):

@@ -117,6 +117,7 @@ def attention_backward(
             dropout_p=dropout_p,
             seed=seed,
             layout=layout,
+            grad_lse=grad_lse,
             threads=threads,
             grads=grads,
         )

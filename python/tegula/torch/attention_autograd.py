@@ -12,12 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention_dense import Inputs, dense_backward, dense_jvp, sink_weights
+from .attention_dense import Inputs, dense_backward, dense_jvp
 from .attention_vmap import attention_vmap, backward_vmap
 
 # Bound once: these are asked on every call.
 _grad_enabled = torch.is_grad_enabled
 _forward_ad = torch.autograd.forward_ad
+
+_NO_SLOPES = "alibi requires grad, but attention computes no gradient for it; pass alibi.detach()"
+_NO_SLOPES_TANGENT = "alibi has a tangent, but attention computes no derivative for it"
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -35,7 +38,7 @@ class AttentionFunction(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         *tensors, ctx.scale, ctx.softcap, ctx.dropout_p, ctx.threads = inputs
         if ctx.needs_input_grad[7]:
-            raise RuntimeError("alibi requires grad, but attention computes no gradient for it; pass alibi.detach()")
+            raise RuntimeError(_NO_SLOPES)
         ctx.save_for_backward(*tensors, *output)
         ctx.save_for_forward(*tensors, *output)
         ctx.set_materialize_grads(False)
@@ -44,29 +47,12 @@ class AttentionFunction(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
         q, k, v, lo, hi, dense, bias, alibi, sinks, seed, out, lse = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        wants = needs[6], needs[8]
-        found: list[Any] = [None] * 5
-        if grad_out is not None:
-            found = list(
-                backward_call(
-                    grad_out, q, k, v, out, lse, lo, hi, dense, bias, alibi, sinks, seed,
-                    ctx.scale, ctx.softcap, ctx.dropout_p, ctx.threads, *wants,
-                )
-            )  # fmt: skip
-        if grad_lse is not None:
-            # d lse / d score is the weight. With values of 1 and an output of 0 the same kernel gives
-            # the weight times grad_lse, without a matrix of pairs.
-            ones, zeros = v.new_ones((*v.shape[:-1], 1)), out.new_zeros((*out.shape[:-1], 1))
-            more = backward_call(
-                grad_lse.unsqueeze(-1).to(q.dtype), q, k, ones, zeros, lse, lo, hi, dense, bias, alibi, sinks, None,
-                ctx.scale, ctx.softcap, 0.0, ctx.threads, needs[6], False,
-            )  # fmt: skip
-            for place in (0, 1) + ((3,) if needs[6] else ()):
-                found[place] = more[place] if found[place] is None else found[place] + more[place]
-            if needs[8]:
-                sums = (sink_weights(sinks, lse) * grad_lse).sum(-1).sum_to_size(sinks.shape).to(sinks.dtype)
-                found[4] = sums if found[4] is None else found[4] + sums
-        dq, dk, dv, dbias, dsinks = found
+        if grad_out is None:
+            grad_out = out.new_zeros(()).expand(out.shape)
+        dq, dk, dv, dbias, dsinks = backward_call(
+            grad_out, q, k, v, out, lse, lo, hi, dense, bias, alibi, sinks, seed,
+            ctx.scale, ctx.softcap, ctx.dropout_p, ctx.threads, needs[6], needs[8], grad_lse,
+        )  # fmt: skip
         return (
             dq if needs[0] else None,
             dk if needs[1] else None,
@@ -82,7 +68,7 @@ class AttentionFunction(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor]:
         q, k, v, lo, hi, dense, bias, alibi, sinks, seed, out, lse = ctx.saved_tensors
         if tangents[7] is not None:
-            raise RuntimeError("alibi has a tangent, but attention computes no derivative for it")
+            raise RuntimeError(_NO_SLOPES_TANGENT)
         inputs = Inputs(lo, hi, dense, alibi, seed, ctx.scale, ctx.softcap, ctx.dropout_p)
         return dense_jvp(inputs, (q, k, v, out, lse, bias, sinks), (*tangents[:3], tangents[6], tangents[8]))
 
@@ -102,10 +88,13 @@ class BackwardFunction(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Gradients) -> None:
-        *tensors, scale, softcap, dropout_p, _, ctx.bias_grad, ctx.sinks_grad = inputs
+        *tensors, scale, softcap, dropout_p, _, ctx.bias_grad, ctx.sinks_grad, grad_lse = inputs
+        if ctx.needs_input_grad[10]:
+            raise RuntimeError(_NO_SLOPES)
         ctx.options = scale, softcap, dropout_p
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
+        ctx.save_for_backward(*tensors, grad_lse)
+        ctx.save_for_forward(*tensors, grad_lse)
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(
             *(x for x, wanted in ((output[3], ctx.bias_grad), (output[4], ctx.sinks_grad)) if not wanted)
         )
@@ -113,9 +102,9 @@ class BackwardFunction(torch.autograd.Function):
     @staticmethod
     def _parts(ctx: Any) -> tuple[Callable[..., tuple[Tensor, ...]], list[int], list[Tensor]]:
         """The composition as a function of the tensors at some places of the arguments."""
-        grad_out, q, k, v, out, lse, lo, hi, dense, bias, alibi, sinks, seed = ctx.saved_tensors
+        grad_out, q, k, v, out, lse, lo, hi, dense, bias, alibi, sinks, seed, grad_lse = ctx.saved_tensors
         inputs = Inputs(lo, hi, dense, alibi, seed, *ctx.options)
-        given = {0: grad_out, 1: q, 2: k, 3: v, 4: out, 5: lse, 9: bias, 11: sinks}
+        given = {0: grad_out, 1: q, 2: k, 3: v, 4: out, 5: lse, 9: bias, 11: sinks, 19: grad_lse}
         places = [place for place, x in given.items() if x is not None]
 
         def function(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -125,19 +114,25 @@ class BackwardFunction(torch.autograd.Function):
         return function, places, [given[place] for place in places]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         function, places, tensors = BackwardFunction._parts(ctx)
-        _, pull = torch.func.vjp(function, *tensors)
+        values, pull = torch.func.vjp(function, *tensors)
         wanted = grads[:3] + grads[3:4] * ctx.bias_grad + grads[4:5] * ctx.sinks_grad
-        found = dict(zip(places, pull(wanted), strict=True))
+        along = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(values, wanted, strict=True))
+        found = dict(zip(places, pull(along), strict=True))
         return tuple(found.get(place) if needed else None for place, needed in enumerate(ctx.needs_input_grad))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        if tangents[10] is not None:
+            raise RuntimeError(_NO_SLOPES_TANGENT)
         function, places, tensors = BackwardFunction._parts(ctx)
         given = [tangents[place] for place in places]
-        along = [torch.zeros_like(x) if t is None else t for x, t in zip(tensors, given, strict=True)]
-        _, found = torch.func.jvp(function, tuple(tensors), tuple(along))
+        along = tuple(torch.zeros_like(x) if t is None else t for x, t in zip(tensors, given, strict=True))
+        # J t is the derivative of u -> u J: forward-mode differentiation itself cannot be nested.
+        values, pull = torch.func.vjp(function, *tensors)
+        _, push = torch.func.vjp(pull, tuple(torch.zeros_like(x) for x in values))
+        (found,) = push(along)
         rest = iter(found[3:])
         return (*found[:3], next(rest) if ctx.bias_grad else None, next(rest) if ctx.sinks_grad else None)
 
@@ -171,8 +166,12 @@ def derivative_is_wanted(*tensors: Tensor | None) -> bool:
         for x in tensors:
             if x is not None and x.requires_grad:
                 return True
-    level: int = _forward_ad._current_level
-    return level >= 0
+    if _forward_ad._current_level < 0:
+        return False
+    # Inside the transforms of torch.func only their own levels know who has a tangent.
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return any(x is not None and _forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def refuse_gradient(name: str, *tensors: Tensor | None) -> None:
@@ -224,12 +223,13 @@ def backward_autograd(
     threads: int = 0,
     bias_grad: bool = False,
     sinks_grad: bool = False,
+    grad_lse: Tensor | None = None,
 ) -> Any:
     """The kernel of `attention_backward` on the key Autograd."""
     args = (
         grad_out, q, k, v, out, lse, lo, hi, dense, bias, alibi, sinks, seed, scale, softcap, dropout_p, threads,
-        bias_grad, sinks_grad,
+        bias_grad, sinks_grad, grad_lse,
     )  # fmt: skip
-    if derivative_is_wanted(grad_out, q, k, v, out, lse, bias, sinks):
+    if derivative_is_wanted(grad_out, q, k, v, out, lse, bias, alibi, sinks, grad_lse):
         return _record_backward(*args)
     return BackwardFunction.forward(*args)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from .library import check_plain
+from .library import check_plain, check_same_device
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -22,10 +23,12 @@ def check_attention(
     bias: Tensor | None,
     alibi: Tensor | None,
     sinks: Tensor | None,
+    seed: Tensor | None,
 ) -> None:
     """TypeError or ValueError, as the native module raises them."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_plain(x, name)
+    check_same_device("q", q, k=k, v=v, lo=lo, hi=hi, dense=dense, bias=bias, alibi=alibi, sinks=sinks, seed=seed)
     if q.dtype.is_complex:
         raise TypeError(f"q has dtype {q.dtype}, which is not supported")
     if q.dtype not in FLOATS:
@@ -67,7 +70,7 @@ def check_attention(
             raise ValueError(f"{name} must have shape ({heads},), one entry a head, got {shape_text(values)}")
 
 
-def check_backward(grad_out: Tensor, q: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
+def check_backward(grad_out: Tensor, q: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_lse: Tensor | None) -> None:
     """What `attention_backward` takes besides, after `check_attention`."""
     compute = torch.float64 if q.dtype == torch.float64 else torch.float32
     rows = (*q.shape[:-1], v.shape[-1])
@@ -75,12 +78,29 @@ def check_backward(grad_out: Tensor, q: Tensor, v: Tensor, out: Tensor, lse: Ten
         ("grad_out", grad_out, q.dtype, rows),
         ("out", out, q.dtype, rows),
         ("lse", lse, compute, rows[:-1]),
+        ("grad_lse", grad_lse, compute, rows[:-1]),
     ):
+        if x is None:
+            continue
         check_plain(x, name)
+        check_same_device("q", q, **{name: x})
         if x.dtype != dtype:
             raise TypeError(f"{name} has dtype {dtype_name(x)}, expected {dtype_name(dtype)}")
         if x.shape != shape:
             raise ValueError(f"{name} has shape {shape_text(x)}, expected {tuple(shape)}")
+
+
+def check_options(seed: Tensor | None, softcap: float, dropout_p: float) -> None:
+    """What the functions check before they call an operator; a direct call comes here only."""
+    if not 0.0 <= softcap < math.inf:
+        raise ValueError(f"softcap must be finite and at least 0, got {softcap}")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
+    if seed is None:
+        if dropout_p > 0.0:
+            raise ValueError(f"dropout_p={dropout_p} needs a seed, got None")
+    elif seed.dtype != torch.int64 or seed.numel() != 1:
+        raise TypeError(f"seed must be one int64, got a {dtype_name(seed)} tensor of shape {shape_text(seed)}")
 
 
 def sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:

@@ -7,7 +7,10 @@ out = (p m) v; the derivative of a score is
     da = p ((grad_out v^T) m - delta),    delta = sum(grad_out out)
 
 and out and lse count as arguments of their own: what they owe to q, k and v comes back through the
-derivative of `attention`.
+derivative of `attention`. A gradient of lse is taken from delta.
+
+Every sum over pairs goes through `attention_pairs`: a hidden key counts for nothing, also where it
+holds NaN.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .attention_checks import sizes
+from .attention_pairs import pair, weigh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +75,15 @@ class Weights:
 
     def __init__(self, inputs: Inputs, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, bias: Tensor | None) -> None:
         compute = compute_dtype(q)
-        self.seen = inputs.visible(q, k)
-        self.group = q.shape[-3] // max(k.shape[-3], 1) if q.dim() > 2 else 1
+        self.key_heads = k.shape[-3]
+        self.group = q.shape[-3] // max(self.key_heads, 1)
         self.q = q.to(compute)
-        self.k, self.v = (self.spread(self.readable(x.to(compute))) for x in (k, v))
+        self.k, self.v = (self.spread(x.to(compute)) for x in (k, v))
         self.scale = inputs.factor(q)
-        scores = self.scale * (self.q @ self.k.mT)
+        self.seen = inputs.visible(q, k) & (lse != -torch.inf)[..., None]
+        if bias is not None:
+            self.seen = self.seen & (bias != -torch.inf)
+        scores = self.scale * pair(self.q, self.k, self.seen)
         self.slope: Tensor | float = 1.0  # of softcap
         if inputs.softcap > 0.0:
             capped = (scores / inputs.softcap).tanh()
@@ -87,21 +94,12 @@ class Weights:
             scores = scores + inputs.alibi.to(compute)[:, None, None] * distance
         if bias is not None:
             scores = scores + bias.to(compute)
-        visible = self.seen & (lse != -torch.inf)[..., None]
-        exponent = torch.where(visible, scores - torch.where(lse == -torch.inf, 0.0, lse)[..., None], 0.0)
-        self.p = torch.where(visible, exponent.exp(), 0.0)
+        self.p = self.where_seen(self.where_seen(scores - lse[..., None]).exp())
         self.kept = inputs.kept(q, k)
 
-    def readable(self, x: Tensor) -> Tensor:
-        """k or v with rows of 0 where no query sees the key: what they hold may be NaN."""
-        if x.dim() == 2:
-            return torch.where(self.seen.any(-2)[..., None], x, 0.0)
-        by_group = (
-            self.seen.any(-2).unflatten(-2, (x.shape[-3], self.group))
-            if x.shape[-3]
-            else self.seen.any(-2)[..., None, :]
-        )
-        return torch.where(by_group.any(-2)[..., None], x, 0.0)
+    def where_seen(self, x: Tensor) -> Tensor:
+        """x (..., H, Lq, Lk) with 0 at hidden pairs, whatever is there."""
+        return torch.where(self.seen, x, 0.0)
 
     def spread(self, x: Tensor) -> Tensor:
         """(..., G, Lk, D) to (..., H, Lk, D)."""
@@ -111,7 +109,7 @@ class Weights:
         """(..., H, Lk, D) summed to (..., G, Lk, D)."""
         if self.group == 1:
             return grad
-        return grad.unflatten(-3, (grad.shape[-3] // self.group, self.group)).sum(-3)
+        return grad.unflatten(-3, (self.key_heads, self.group)).sum(-3)
 
 
 def dense_backward(
@@ -124,27 +122,41 @@ def dense_backward(
     lse: Tensor,
     bias: Tensor | None,
     sinks: Tensor | None,
+    grad_lse: Tensor | None,
     *,
     bias_grad: bool,
     sinks_grad: bool,
 ) -> tuple[Tensor, ...]:
     """dq, dk, dv, and dbias and dsinks where asked for: the results of `attention_backward`."""
+    if q.dim() == 2:
+        dq, dk, dv, *more = dense_backward(
+            inputs, grad_out[None], q[None], k[None], v[None], out[None], lse[None], bias, sinks,
+            None if grad_lse is None else grad_lse[None], bias_grad=bias_grad, sinks_grad=sinks_grad,
+        )  # fmt: skip
+        return dq.squeeze(0), dk.squeeze(0), dv.squeeze(0), *more
     w = Weights(inputs, q, k, v, lse, bias)
     grad = grad_out.to(w.q.dtype)
-    delta = (grad * out.to(w.q.dtype)).sum(-1, keepdim=True)
-    dscore = w.p * ((grad @ w.v.mT) * w.kept - delta)
+    delta = (grad * out.to(w.q.dtype)).sum(-1)
+    if grad_lse is not None:
+        delta = delta - grad_lse
+    dscore = w.p * w.where_seen(pair(grad, w.v, w.seen) * w.kept - delta[..., None])
     dproduct = dscore * w.slope * w.scale
     found = [
-        (dproduct @ w.k).to(q.dtype),
-        w.gathered(dproduct.mT @ w.q).to(k.dtype),
-        w.gathered((w.p * w.kept).mT @ grad).to(v.dtype),
+        weigh(dproduct, w.k, w.seen).to(q.dtype),
+        w.gathered(weigh(dproduct.mT, w.q, w.seen.mT)).to(k.dtype),
+        w.gathered(weigh((w.p * w.kept).mT, grad, w.seen.mT)).to(v.dtype),
     ]
     if bias_grad and bias is not None:
         found.append(dscore.sum_to_size(bias.shape).to(bias.dtype))
     if sinks_grad and sinks is not None:
-        share = -sink_weights(sinks, lse) * delta[..., 0]
-        found.append(share.sum(-1).sum_to_size(sinks.shape).to(sinks.dtype))
+        share = -sink_weights(sinks, lse) * delta
+        found.append(share.sum(-1).sum_to_size(sinks.shape).to(sink_dtype(sinks)))
     return tuple(found)
+
+
+def sink_dtype(sinks: Tensor) -> torch.dtype:
+    """The type of the gradient of sinks: theirs, float64 for integers."""
+    return sinks.dtype if sinks.is_floating_point() else torch.float64
 
 
 def sink_weights(sinks: Tensor, lse: Tensor) -> Tensor:
@@ -160,20 +172,25 @@ def dense_jvp(
     q, k, v, out, lse, bias, sinks = primals
     tq, tk, tv, tbias, tsinks = tangents
     assert q is not None and k is not None and v is not None and out is not None and lse is not None
+    if q.dim() == 2:
+        first = [None if x is None else x[None] for x in (q, k, v, out, lse)]
+        along = [None if x is None else x[None] for x in (tq, tk, tv)]
+        tout, tlse = dense_jvp(inputs, (*first, bias, sinks), (*along, tbias, tsinks))
+        return tout.squeeze(0), tlse.squeeze(0)
     w = Weights(inputs, q, k, v, lse, bias)
     compute = w.q.dtype
     products = torch.zeros_like(w.p)
     if tq is not None:
-        products = products + tq.to(compute) @ w.k.mT
+        products = products + pair(tq.to(compute), w.k, w.seen)
     if tk is not None:
-        products = products + w.q @ w.spread(w.readable(tk.to(compute))).mT
+        products = products + pair(w.q, w.spread(tk.to(compute)), w.seen)
     tscore = products * w.slope * w.scale
     if tbias is not None:
-        tscore = tscore + tbias.to(compute)
+        tscore = w.where_seen(tscore + tbias.to(compute))
     tlse = (w.p * tscore).sum(-1)
     if tsinks is not None and sinks is not None:
         tlse = tlse + sink_weights(sinks, lse) * tsinks.to(compute)[:, None]
-    tout = (w.p * (tscore - tlse[..., None]) * w.kept) @ w.v
+    tout = weigh(w.p * w.where_seen(tscore - tlse[..., None]) * w.kept, w.v, w.seen)
     if tv is not None:
-        tout = tout + (w.p * w.kept) @ w.spread(w.readable(tv.to(compute)))
+        tout = tout + weigh(w.p * w.kept, w.spread(tv.to(compute)), w.seen)
     return tout.to(out.dtype), tlse.to(lse.dtype)

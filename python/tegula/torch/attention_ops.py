@@ -3,8 +3,9 @@
 In every operator q is (..., H, Lq, D), k (..., G, Lk, D), v (..., G, Lk, Dv); B is the product of the
 leading axes. lo, hi: int32, broadcastable to (B, H, Lq); dense: bool, broadcastable to (B, H, Lq, Lk);
 bias: broadcastable to (..., H, Lq, Lk); alibi, sinks: (H,); seed: one int64, the two's complement of a
-seed in [0, 2**64). softcap 0 is none; threads 0 is the setting. out (..., H, Lq, Dv) has the order of
-q's axes in memory, lse (..., H, Lq) is float32 (float64 for float64).
+seed in [0, 2**64), needed for dropout_p > 0. softcap 0 is none; threads 0 is the setting. out
+(..., H, Lq, Dv) has the order of q's axes in memory, lse (..., H, Lq) is float32 (float64 for float64).
+grad_out is like out, grad_lse, which may be missing, like lse.
 
 ======================  =========================================================================
 attention               out and lse; the gradients of both
@@ -24,7 +25,8 @@ from torch import Tensor
 
 from .. import _core
 from .attention_autograd import attention_autograd, backward_autograd, refuse_gradient
-from .attention_checks import check_attention, check_backward, sizes
+from .attention_checks import check_attention, check_backward, check_options, sizes
+from .attention_dense import sink_dtype
 from .attention_vmap import attention_vmap, backward_vmap
 from .dropout import seed_number
 from .library import define
@@ -104,6 +106,7 @@ def native_attention(
     threads: int = 0,
 ) -> None:
     """Write attention's results into the tensors given for them; False asks for none."""
+    check_options(seed, softcap, dropout_p)
     number = 0
     if bias is not None or alibi is not None or sinks is not None or seed is not None:
         bias, alibi, sinks, number = native_options(q, k, bias, alibi, sinks, seed)
@@ -155,9 +158,14 @@ def _check(
     bias: Tensor | None = None,
     alibi: Tensor | None = None,
     sinks: Tensor | None = None,
-    *_: Any,
+    seed: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    threads: int = 0,
 ) -> None:
-    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks)
+    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks, seed)
+    check_options(seed, softcap, dropout_p)
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
@@ -202,14 +210,16 @@ def native_backward(
     threads: int = 0,
     bias_grad: bool = False,
     sinks_grad: bool = False,
+    grad_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Write into dq, dk and dv, and return dbias and dsinks, empty unless asked for."""
+    check_options(seed, softcap, dropout_p)
     dbias, dsinks = _new_option_gradients(q, bias, sinks, bias_grad, sinks_grad)
     wide, slopes, logits, number = native_options(q, k, bias, alibi, sinks, seed)
     wide_dbias = None if wide is None or not bias_grad else dbias.expand(wide.shape)
     *_, sums = _core.attention_backward(
         grad_out, q, k, v, out, lse, lo, hi, dense, wide, slopes, logits, scale, softcap, dropout_p, number, "bhld",
-        dq, dk, dv, wide_dbias, None, threads or -torch.get_num_threads(),
+        dq, dk, dv, wide_dbias, grad_lse, threads or -torch.get_num_threads(),
     )  # fmt: skip
     if sinks is not None and sinks_grad:
         dsinks.copy_(torch.from_numpy(sums))
@@ -221,7 +231,7 @@ def _new_option_gradients(
 ) -> tuple[Tensor, Tensor]:
     return (
         q.new_empty((0,)) if bias is None or not bias_grad else bias.new_zeros(bias.shape),
-        q.new_empty((0,)) if sinks is None or not sinks_grad else sinks.new_empty(sinks.shape),
+        q.new_empty((0,)) if sinks is None or not sinks_grad else sinks.new_empty(sinks.shape, dtype=sink_dtype(sinks)),
     )
 
 
@@ -252,19 +262,23 @@ def _fake_backward(
     threads: int = 0,
     bias_grad: bool = False,
     sinks_grad: bool = False,
+    grad_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks)
-    check_backward(grad_out, q, v, out, lse)
+    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks, seed)
+    check_options(seed, softcap, dropout_p)
+    check_backward(grad_out, q, v, out, lse, grad_lse)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     return dq, dk, dv, *_new_option_gradients(q, bias, sinks, bias_grad, sinks_grad)
 
 
 def _dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
+    check_options(seed, 0.0, dropout_p)
     shape = (batch, heads, q_len, k_len)
     return torch.from_numpy(_core.dropout_mask(seed_number(seed), dropout_p, shape, -torch.get_num_threads()))
 
 
 def _fake_dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
+    check_options(seed, 0.0, dropout_p)
     return seed.new_empty((batch, heads, q_len, k_len), dtype=torch.bool)
 
 
@@ -307,7 +321,7 @@ attention_weights = define(
 attention_backward = define(
     "attention_backward",
     f"(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_OPTIONS}, "
-    "bool bias_grad=False, bool sinks_grad=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool bias_grad=False, bool sinks_grad=False, Tensor? grad_lse=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     kernel=_backward,
     fake=_fake_backward,
     autograd=backward_autograd,

@@ -63,7 +63,7 @@ def lower(
     if sinks is not None:
         sinks = _per_head(sinks, "sinks", heads, q.device)
     if dropout_p != 0.0 or seed is not None:
-        dropout_p, seed = lower_dropout(dropout_p, seed)
+        dropout_p, seed = lower_dropout(dropout_p, seed, q.device)
     _, _, scale, softcap, _, _ = numbers(None, None, scale, softcap, 0.0, None)
     threads = 0 if threads is None else checked_threads(threads)
     return lo, hi, dense, bias, alibi, sinks, seed, scale, softcap, dropout_p, threads
@@ -75,6 +75,8 @@ def _mask(
     """A mask object, or a bool tensor, whose rows become intervals where they are."""
     if not isinstance(mask, (Mask, Tensor)):
         refuse_kind("mask", mask)
+    if isinstance(mask, Tensor) and mask.device != device:
+        raise TypeError(f"mask is on device '{mask.device}' but q is on device '{device}'")
     lo, hi, dense = as_mask(mask)._lower_torch(batch, heads, q_len, k_len, device)
     if dense is not None and isinstance(mask, Tensor):
         # The caller's own tensor: autograd notices when it is changed before the backward pass.

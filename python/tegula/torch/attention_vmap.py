@@ -98,13 +98,15 @@ def backward_vmap(
     call: Callable[..., Any], info: Any, in_dims: Dims, *args: Any
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """The rule of `attention_backward`, which is `call`. Gradients of arguments that are not mapped are mapped too."""
-    defaults = (None, None, None, None, None, None, None, None, 0.0, 0.0, 0, False, False)
+    defaults = (None, None, None, None, None, None, None, None, 0.0, 0.0, 0, False, False, None)
     padded = (*args, *defaults[len(args) - 6 :])
     m = Mapped.of(info.batch_size, in_dims, padded)
     bias, bias_grad, sinks_grad = padded[9], padded[17], padded[18]
     if any(m.mapped[10:13]) or padded[15] > 0.0 or sinks_grad:
         return m.one_by_one(call), (0,) * 5
     arguments, lone = _by_axis(m, 1, whole_bias=bias_grad)
+    if padded[19] is not None:
+        arguments[19] = m.along(19).unsqueeze(-2) if lone else m.along(19)
     dq, dk, dv, dbias, dsinks = call(*arguments)
     if lone:
         dq, dk, dv = dq.squeeze(-3), dk.squeeze(-3), dv.squeeze(-3)

@@ -9,10 +9,10 @@ import torch
 from .. import checks
 
 
-def lower_dropout(dropout_p: Any, seed: Any) -> tuple[float, torch.Tensor | None]:
+def lower_dropout(dropout_p: Any, seed: Any, device: torch.device | None = None) -> tuple[float, torch.Tensor | None]:
     """The probability, and the seed as one int64 in two's complement; None without dropout.
 
-    `seed` is an int in [0, 2**64), or such a tensor already.
+    `seed` is an int in [0, 2**64), whose tensor is made on `device`, or such a tensor already.
     """
     if isinstance(seed, torch.Tensor):
         if seed.dtype != torch.int64 or seed.numel() != 1:
@@ -22,7 +22,7 @@ def lower_dropout(dropout_p: Any, seed: Any) -> tuple[float, torch.Tensor | None
     else:
         probability, number = checks.dropout(dropout_p, seed)
         if probability > 0.0:
-            seed = torch.tensor([number - 2**64 if number >= 2**63 else number])
+            seed = torch.tensor([number - 2**64 if number >= 2**63 else number], device=device)
     return probability, seed if probability > 0.0 else None
 
 

@@ -204,6 +204,7 @@ def attention_backward(
     dropout_p: float = 0.0,
     seed: int | Tensor | None = None,
     layout: str = "bhld",
+    grad_lse: Tensor | None = None,
     threads: int | None = None,
     grads: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
@@ -222,6 +223,8 @@ def attention_backward(
         What `attention` returned with ``return_lse=True``.
     mask, bias, scale, softcap, alibi, sinks, dropout_p, seed, layout
         The options that `attention` was given.
+    grad_lse : Tensor, shape (..., H, Lq), optional
+        Gradient of the log-sum-exp, in lse's dtype, where the loss depends on it.
     threads : int, optional
         At least 1; torch's setting by default. The result does not depend on it.
     grads : tuple of three Tensors, optional
@@ -234,7 +237,7 @@ def attention_backward(
     dbias : Tensor
         If `bias` was given: in its shape and dtype.
     dsinks : Tensor, shape (H,)
-        If `sinks` were given: in their dtype, float64 for a list.
+        If `sinks` were given: in their dtype, float64 for a list or integers.
 
     Raises
     ------
@@ -250,12 +253,14 @@ def attention_backward(
     >>> dq.shape
     torch.Size([1, 4, 10, 16])
     """
-    check_kinds(q=q, k=k, v=v, grad_out=grad_out, out=out, lse=lse)
+    check_kinds(
+        q=q, k=k, v=v, grad_out=grad_out, out=out, lse=lse, **({} if grad_lse is None else {"grad_lse": grad_lse})
+    )
     given = bias
     if layout != "bhld":
         q, k, v, grad_out, out = heads_first(layout, q=q, k=k, v=v, grad_out=grad_out, out=out)
     options = lower(q, k, mask, bias, scale, softcap, alibi, sinks, dropout_p, seed, threads)
-    arguments = (grad_out, q, k, v, out, lse, *options, bias is not None, sinks is not None)
+    arguments = (grad_out, q, k, v, out, lse, *options, bias is not None, sinks is not None, grad_lse)
     if grads is None:
         dq, dk, dv, dbias, dsinks = backward_call(*arguments)
     else:

@@ -50,8 +50,8 @@ def define(
         LIBRARY.impl(name, lambda *args, **kwargs: refuse(names, args, kwargs), key)
     if autograd is not None:
         LIBRARY.impl(name, autograd, "Autograd")
-    else:  # for nested tensors there is no way past this key
-        LIBRARY.impl(name, lambda *args, **kwargs: refuse(names, args, kwargs), "AutogradNestedTensor")
+    # For nested tensors there is no way past this key.
+    LIBRARY.impl(name, lambda *args, **kwargs: refuse(names, args, kwargs), "AutogradNestedTensor")
     if vmap is not None and hasattr(torch.library, "register_vmap"):  # torch 2.5
         torch.library.register_vmap(f"tegula::{name}", partial(vmap, op), lib=LIBRARY)
     if low_precision:
@@ -95,3 +95,13 @@ def check_plain(x: torch.Tensor, name: str) -> None:
     if x.is_nested or x.is_quantized:
         what = "nested" if x.is_nested else "quantized"
         raise TypeError(f"{name} is not a plain tensor that can be read here: {kind} is {what}")
+
+
+def check_same_device(first_name: str, first: torch.Tensor, **others: torch.Tensor | None) -> None:
+    """TypeError that names the first of `others` that is on another device than `first`.
+
+    One tensor on "meta" is enough for the fake kernel to be chosen, and its results hold no numbers.
+    """
+    for name, x in others.items():
+        if x is not None and x.device != first.device:
+            raise TypeError(f"{name} is on device '{x.device}' but {first_name} is on device '{first.device}'")
