@@ -230,3 +230,12 @@ def test_gradients_are_the_same_in_every_process(tmp_path):
         """,
         timeout=90,
     )
+
+
+@pytest.mark.parametrize("mask", [tg.masks.causal, "causal", True, 5], ids=["function", "text", "bool", "int"])
+def test_what_a_mask_may_be(mask):
+    q = torch.ones(1, 1, 3, 4)
+    with pytest.raises(
+        TypeError, match="mask must be one of tegula.masks or a bool tensor, got (function|str|bool|int)"
+    ):
+        tg.attention(q, q, q, mask=mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import tegula as tg
 
@@ -107,3 +108,11 @@ def test_all_dropped_leaves_no_rows():
     assert torch.equal(
         tg.embedding_backward(rows(3)[None], IDS[:1], 4, dropout_p=1.0, seed=0), torch.zeros_like(rows(4))
     )
+
+
+def test_the_argument_that_is_no_tensor_is_named():
+    ids = torch.tensor([1, 2])
+    with pytest.raises(TypeError, match="weight must be a torch tensor, got a float32 array.*not both"):
+        tg.embedding(ids, np.ones((4, 3), np.float32))
+    with pytest.raises(TypeError, match="weight must be a torch tensor, got torch.nn.*: pass the module's weight"):
+        tg.embedding(ids, torch.nn.Embedding(4, 3))

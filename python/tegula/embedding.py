@@ -103,7 +103,7 @@ def embedding(
     >>> tg.embedding([5, 1], weight, scale=2.0, position_table="sinusoidal")[0].tolist()
     [20.0, 23.0]
     """
-    if checks.is_tensor(weight):
+    if checks.is_tensor(weight) or checks.is_tensor(ids):
         from .torch import embedding as of_tensors
 
         return of_tensors(

@@ -73,8 +73,10 @@ def _mask(
     mask: Any, batch: int, heads: int, q_len: int, k_len: int, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """A mask object, or a bool tensor, whose rows become intervals where they are."""
-    if not isinstance(mask, (Mask, Tensor)):
+    if isinstance(mask, np.ndarray):
         refuse_kind("mask", mask)
+    if not isinstance(mask, (Mask, Tensor)):
+        raise TypeError(f"mask must be one of tegula.masks or a bool tensor, got {kind_of(mask)}")
     if isinstance(mask, Tensor) and mask.device != device:
         raise TypeError(f"mask is on device '{mask.device}' but q is on device '{device}'")
     lo, hi, dense = as_mask(mask)._lower_torch(batch, heads, q_len, k_len, device)
@@ -137,13 +139,18 @@ def check_kinds(**named: Any) -> None:
 
 def refuse_kind(name: str, value: Any, other: str | None = "q") -> NoReturn:
     """TypeError: `value` should be a tensor, as the argument `other` is."""
+    hint = ""
     if isinstance(value, np.ndarray):
-        kind, hint = (
-            f"a {value.dtype} array of shape {value.shape}",
-            ": one call takes NumPy arrays or tensors, not both",
-        )
-    else:
-        module, kind, hint = type(value).__module__, type(value).__qualname__, ""
-        kind = kind if module == "builtins" else f"{module}.{kind}"
+        hint = ": one call takes NumPy arrays or tensors, not both"
+    elif isinstance(value, torch.nn.Module):
+        hint = ": pass the module's weight"
     like = "" if other is None else f" as {other} is"
-    raise TypeError(f"{name} must be a torch tensor{like}, got {kind}{hint}")
+    raise TypeError(f"{name} must be a torch tensor{like}, got {kind_of(value)}{hint}")
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, for a message."""
+    if isinstance(value, np.ndarray):
+        return f"a {value.dtype} array of shape {value.shape}"
+    module, kind = type(value).__module__, type(value).__qualname__
+    return kind if module == "builtins" else f"{module}.{kind}"

@@ -233,7 +233,7 @@ def varlen_attention(
         Where each sequence begins and ends: first 0, never decreasing, last Tq and Tk exactly.
         Sequences may be empty on either side.
     max_seqlen_q, max_seqlen_k : int, optional
-        Not needed: taken so that calls need no change.
+        Not needed, as the kernels read cu_seqlens; they stand here as in flash-attn.
     causal : bool
         A query sees no key behind its own place. Aligned BOTTOM RIGHT in each sequence: the last
         query sees the last key.

@@ -77,7 +77,8 @@ def attention(
     return_weights : bool
         Also return the softmax weights, before dropout: Lq x Lk numbers a head. Without gradient.
     threads : int, optional
-        At least 1; torch's setting by default. The result does not depend on it.
+        At least 1; by default that of `tegula.set_num_threads`, or else torch's setting. The result
+        does not depend on it.
     out : Tensor, optional
         Where the result goes: q's dtype and shape, with Dv as last axis. Without gradient.
 
@@ -226,7 +227,8 @@ def attention_backward(
     grad_lse : Tensor, shape (..., H, Lq), optional
         Gradient of the log-sum-exp, in lse's dtype, where the loss depends on it.
     threads : int, optional
-        At least 1; torch's setting by default. The result does not depend on it.
+        At least 1; by default that of `tegula.set_num_threads`, or else torch's setting. The result
+        does not depend on it.
     grads : tuple of three Tensors, optional
         Where dq, dk and dv go: of the shapes and the dtype of q, k and v.
 
