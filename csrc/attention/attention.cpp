@@ -92,6 +92,11 @@ double attention_work(const AttentionArgs& a) {
   return keys * static_cast<double>(a.batch * rows) * static_cast<double>(a.dim + a.value_dim + 8);
 }
 
+int64_t attention_bytes(const AttentionArgs& a) {
+  return a.batch * (a.heads * a.q_len + a.key_heads * a.k_len) * (a.dim + a.value_dim) *
+         item_size(a.q.dtype);
+}
+
 void attention_forward(const AttentionArgs& a, int threads) {
   if (a.batch * a.heads * a.q_len == 0) return;
   const AttentionKernels& kernel = kernels().attention[static_cast<int>(a.q.dtype)];
@@ -110,10 +115,8 @@ void attention_forward(const AttentionArgs& a, int threads) {
   if (!plan.split) {
     // A head that is one task is over before the hardware has learnt where the next one lies;
     // within the second cache that does not matter.
-    const int64_t bytes = a.batch * (a.heads * a.q_len + a.key_heads * a.k_len) *
-                          (a.dim + a.value_dim) * item_size(a.q.dtype);
     const bool short_heads =
-        plan.row_tasks == 1 && plan.heads == 1 && !a.lo && bytes > kSecondCache;
+        plan.row_tasks == 1 && plan.heads == 1 && !a.lo && attention_bytes(a) > kSecondCache;
     run(tasks, [&](int64_t index, void* scratch) {
       AttentionTask task = task_of(plan, a, index);
       if (short_heads && index + threads < tasks) {

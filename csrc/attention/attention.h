@@ -80,6 +80,9 @@ struct AttentionKernels {
 // Multiply-adds of the forward pass, from the intervals of some rows.
 double attention_work(const AttentionArgs& args);
 
+// Bytes of q, k, v and out.
+int64_t attention_bytes(const AttentionArgs& args);
+
 // Runs the plan on up to `threads` threads (0: the setting).
 void attention_forward(const AttentionArgs& args, int threads);
 

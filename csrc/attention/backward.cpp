@@ -58,9 +58,8 @@ void run_tasks(int64_t count, int threads, size_t scratch_bytes, Body&& body) {
 // A head that is one task is over before the hardware has learnt where the next one lies.
 bool has_short_heads(const AttentionGradArgs& a, const Plan& plan) {
   constexpr int64_t kShort = 256;
-  const int64_t bytes = a.batch * (a.heads * a.q_len + a.key_heads * a.k_len) *
-                        (a.dim + a.value_dim) * item_size(a.q.dtype);
-  return plan.heads == 1 && !a.lo && a.q_len <= kShort && a.k_len <= kShort && bytes > kSecondCache;
+  return plan.heads == 1 && !a.lo && a.q_len <= kShort && a.k_len <= kShort &&
+         attention_bytes(a) > kSecondCache;
 }
 
 void run_whole(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,
@@ -163,9 +162,8 @@ void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel, 
   };
   std::vector<GradSight> sights(static_cast<size_t>(plan.units * plan.row_chunks));
   run_tasks(plan.units, threads, bytes.task, [&](int64_t unit, void* scratch) {
-    step(GradStep::kReadRows, unit, -1, -1, scratch);
-    kernel.sights(a, unit_task(a, plan, unit), memory_of(unit),
-                  sights.data() + unit * plan.row_chunks);
+    kernel.begin(a, unit_task(a, plan, unit), memory_of(unit), scratch,
+                 sights.data() + unit * plan.row_chunks);
   });
   run_parts(GradStep::kPackRows, GradStep::kPackKeys);
 
@@ -186,25 +184,23 @@ void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel, 
   run_parts(GradStep::kWriteRows, GradStep::kWriteKeys);
 }
 
-bool repeats(const View& view, int axis) { return view.shape[axis] > 1 && view.stride[axis] == 0; }
-
 // Tasks own entries of dbias: those of one batch entry and head stand for all that share them.
 void run_bias(const AttentionGradArgs& a, const AttentionGradKernels& kernel, int threads) {
   const View& dbias = a.dbias;
   const int lead = dbias.rank - 3;
   std::vector<AttentionTask> tasks;
-  const int64_t row_step = repeats(dbias, lead + 1) ? a.q_len : kernel.bias_rows;
+  const int64_t row_step = dbias.repeats(1) ? a.q_len : kernel.bias_rows;
   const int64_t key_chunks = parts(a.k_len, kGradientKeys);
-  const int64_t chunk_step = repeats(dbias, lead + 2) ? key_chunks : 1;
+  const int64_t chunk_step = dbias.repeats(0) ? key_chunks : 1;
   for (int64_t batch = 0; batch < a.batch; ++batch) {
     bool first = true;
     int64_t rest = batch;
     for (int axis = lead - 1; axis >= 0; --axis) {
-      first &= !repeats(dbias, axis) || rest % dbias.shape[axis] == 0;
+      first &= !dbias.repeats(dbias.rank - 1 - axis) || rest % dbias.shape[axis] == 0;
       rest /= dbias.shape[axis];
     }
     if (!first) continue;
-    for (int64_t head = 0; head < (repeats(dbias, lead) ? 1 : a.heads); ++head) {
+    for (int64_t head = 0; head < (dbias.repeats(2) ? 1 : a.heads); ++head) {
       for (int64_t row = 0; row < a.q_len; row += row_step) {
         for (int64_t chunk = 0; chunk < key_chunks; chunk += chunk_step) {
           AttentionTask task;

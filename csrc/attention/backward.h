@@ -36,9 +36,8 @@ struct AttentionGradArgs : AttentionArgs {  // out and lse are inputs here
   void* delta = nullptr;  // B H Lq numbers, float or double; null: not wanted
 };
 
-// What a task does with a unit that many share, in this order.
+// What a task does with a unit that many share, in this order, once its rows are read.
 enum class GradStep {
-  kReadRows,   // once, before all others
   kPackRows,   // of a row chunk
   kPackKeys,   // of a key chunk
   kCell,       // of both: its own sums, in the task's memory
@@ -63,10 +62,11 @@ struct AttentionGradKernels {
   size_t (*unit_bytes)(const AttentionGradArgs&, int64_t rows);
   GradBytes (*shared_bytes)(const AttentionGradArgs&, int64_t rows);
   void (*unit)(const AttentionGradArgs&, const AttentionTask&, void* memory);
+  // Reads the rows of a unit that many tasks will share, and what each row chunk sees.
+  void (*begin)(const AttentionGradArgs&, const AttentionTask&, void* memory, void* scratch,
+                GradSight* sights);
   void (*step)(const AttentionGradArgs&, const AttentionTask&, GradStep, int64_t row_chunk,
                int64_t key_chunk, void* memory, void* scratch);
-  // What each row chunk sees, once the rows are read.
-  void (*sights)(const AttentionGradArgs&, const AttentionTask&, void* memory, GradSight* sights);
   // dbias of the entries that the task owns, see bias_gradient.inl.
   size_t (*bias_scratch_bytes)(const AttentionGradArgs&);
   void (*bias)(const AttentionGradArgs&, const AttentionTask&, void* scratch);

@@ -294,17 +294,6 @@ TEGULA_NOINLINE void fold_cell(GradContext<T, F>& c, BlockRange range) {
 
 // ---- results ----
 
-template <class T, class C>
-TEGULA_INLINE void write_row(const C* from, C factor, int64_t dim, T* to, int64_t step) {
-  int64_t d = 0;
-  if (step == 1) {
-    for (; d + kLanes<C> <= dim; d += kLanes<C>) {
-      store_as<C>(to + d, load_unaligned(from + d) * factor);
-    }
-  }
-  for (; d < dim; ++d) store_one<C>(to + d * step, from[d] * factor);
-}
-
 template <class T, class F>
 TEGULA_NOINLINE void write_chunk(GradContext<T, F>& c) {
   const AttentionGradArgs& g = c.g;
@@ -395,17 +384,25 @@ void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& ta
 
 // ---- a unit by many tasks ----
 
+// Reads a unit's rows, and says what each row chunk sees.
+template <class T, class F>
+void attention_backward_begin(const AttentionGradArgs& g, const AttentionTask& task, void* memory,
+                              void* scratch, GradSight* sights) {
+  GradContext<T, F> c(g, task, memory, scratch);
+  c.begin();
+  for (int i = 0; i < c.row_chunk_count; ++i) {
+    sights[i] = {c.s.row_chunks[i].sight.begin, c.s.row_chunks[i].sight.end};
+  }
+}
+
 template <class T, class F>
 void attention_backward_step(const AttentionGradArgs& g, const AttentionTask& task, GradStep step,
                              int64_t row_chunk, int64_t key_chunk, void* memory, void* scratch) {
   GradContext<T, F> c(g, task, memory, scratch);
-  if (step == GradStep::kReadRows) return c.begin();
-  c.join();
   if (key_chunk >= 0) c.enter_chunk(key_chunk);
   BlockRange rows{0, 0};
   if (row_chunk >= 0) rows = {c.s.row_chunks[row_chunk].first, c.s.row_chunks[row_chunk].end};
   switch (step) {
-    case GradStep::kReadRows: break;
     case GradStep::kPackRows:
       for (int b = rows.first; b < rows.end; ++b) c.pack_rows(b);
       if (g.delta != nullptr) note_deltas(c, rows.first, rows.end);
@@ -415,17 +412,6 @@ void attention_backward_step(const AttentionGradArgs& g, const AttentionTask& ta
     case GradStep::kFold: fold_cell(c, seen_blocks(c, rows)); break;
     case GradStep::kWriteRows: write_queries(c, rows.first, rows.end); break;
     case GradStep::kWriteKeys: write_chunk(c); break;
-  }
-}
-
-template <class T, class F>
-void gradient_sights(const AttentionGradArgs& g, const AttentionTask& task, void* memory,
-                     GradSight* sights) {
-  const GradContext<T, F> c(g, task, memory, memory);
-  const int64_t count = (task.row_end - task.row_begin + kRowChunk<typename F::Compute> - 1) /
-                        kRowChunk<typename F::Compute>;
-  for (int64_t i = 0; i < count; ++i) {
-    sights[i] = {c.s.row_chunks[i].sight.begin, c.s.row_chunks[i].sight.end};
   }
 }
 

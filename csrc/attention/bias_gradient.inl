@@ -20,10 +20,6 @@ struct BiasSums {
   C all;
 };
 
-TEGULA_INLINE bool repeats(const View& view, int from_end) {
-  return view.size(from_end) > 1 && view.step(from_end) == 0;
-}
-
 // Adds dS of one batch entry and head for rows [row_begin, row_end) and one chunk of keys.
 template <class T, class F>
 TEGULA_NOINLINE void add_slopes(const AttentionGradArgs& g, const AttentionTask& task,
@@ -95,7 +91,7 @@ void attention_bias_task(const AttentionGradArgs& g, const AttentionTask& task, 
     return dbias.lead_offset(batch, dbias.rank - 3) + head * dbias.step(2);
   };
   const int64_t offset = offset_of(task.batch, task.first_head);
-  const bool along_rows = repeats(dbias, 1), along_keys = repeats(dbias, 0);
+  const bool along_rows = dbias.repeats(1), along_keys = dbias.repeats(0);
   if (along_rows) fill(sums.of_key, kGradientKeys, C(0));
   sums.all = 0;
   for (int64_t row = task.row_begin; row < task.row_end; row += kGradientRows<C>) {
@@ -155,8 +151,8 @@ constexpr AttentionGradKernels gradient_kernels_of_format() {
           gradient_unit_bytes<F>,
           gradient_shared_bytes<F>,
           attention_backward_unit<T, F>,
+          attention_backward_begin<T, F>,
           attention_backward_step<T, F>,
-          gradient_sights<T, F>,
           bias_scratch_bytes<F>,
           attention_bias_task<T, F>};
 }

@@ -116,16 +116,8 @@ TEGULA_NOINLINE void write_rows(Context<T, F>& c, const typename F::Compute* bes
       }
       factor *= keep_scale;
       if (a.dropout.scale == 0.0) fill(sum + slot * c.w.value_stride, a.value_dim, C(0));
-      // Adding 0 turns -0 into 0: which of them a sum is depends on how often it was folded.
-      T* out = out_base + c.row_offset(a.out, slot);
-      const C* from = sum + slot * c.w.value_stride;
-      int64_t d = 0;
-      if (step == 1) {
-        for (; d + kLanes<C> <= a.value_dim; d += kLanes<C>) {
-          store_as<C>(out + d, (load(from + d) + C(0)) * factor);
-        }
-      }
-      for (; d < a.value_dim; ++d) store_one<C>(out + d * step, (from[d] + C(0)) * factor);
+      write_row(sum + slot * c.w.value_stride, factor, a.value_dim,
+                out_base + c.row_offset(a.out, slot), step);
     }
   }
 }

@@ -21,27 +21,20 @@ using SumFormat = PlainFormat<typename F::Compute>;
 
 // Memory of a unit, which tasks may share, and of the cell in work.
 template <class F>
-struct GradWorkspace {
+struct GradWorkspace : Memory {
   using C = typename F::Compute;
   using Unit = typename F::Unit;
 
-  // What was learnt when the rows were read.
-  struct Header {
-    int block_count;
-    int64_t slots;
-  };
   // Blocks of up to kRowChunk rows, and the keys that some of them sees.
   struct RowChunk {
     int first, end;
     KeyRange sight;
   };
 
-  char* next;
   int64_t dim_stride, value_stride;         // D and Dv in whole vectors
   int64_t value_units, packed_value_units;  // of a v or grad_out row
   int64_t packed_units;                     // of a k row
 
-  Header* header;
   RowChunk* row_chunks;
   // Per row.
   Unit* grad_columns;         // grad_out, block by block as columns [unit][width]
@@ -66,24 +59,16 @@ struct GradWorkspace {
   C* clean;                // rows without those that a key or a query must not meet
   Unit* measured_keys;     // of a tile, for rows far from 0
 
-  template <class T>
-  TEGULA_INLINE T* take(int64_t count) {
-    T* taken = reinterpret_cast<T*>(next);
-    next += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
-    return taken;
-  }
-
   // `keys`: a multiple of kGradientKeys.
   TEGULA_INLINE GradWorkspace(const AttentionGradArgs& a, const Workspace<F>& w, int64_t task_rows,
                               int64_t keys)
-      : next(w.next) {
+      : Memory{w.next} {
     dim_stride = round_up(a.dim, kLanes<C>);
     value_stride = w.value_stride;
     packed_units = w.packed_units;
     value_units = (a.value_dim + F::kUnitValues - 1) / F::kUnitValues;
     packed_value_units = round_up(value_units, kLanes<Unit>);
     const int64_t rows = w.rows;
-    header = take<Header>(1);
     row_chunks = take<RowChunk>(task_rows / kRowChunk<C> + 2);
     grad_columns = take<Unit>(rows * packed_value_units);
     query_rows = take<C>(rows * dim_stride), grad_rows = take<C>(rows * value_stride);
@@ -163,7 +148,6 @@ struct GradContext : Context<T, F> {
   // Reads the rows: what they see, not yet what they hold.
   TEGULA_NOINLINE void begin() {
     this->read_rows();
-    *s.header = {this->block_count, this->slots};
     int count = 0;
     int64_t number = -1;
     for (int b = 0; b < this->block_count; ++b) {
@@ -179,11 +163,6 @@ struct GradContext : Context<T, F> {
     row_chunk_count = count;
     for (int b = 0; b < this->block_count; ++b) s.packed[b] = false;
     fill(s.dq, this->slots * s.dim_stride, C(0));
-  }
-  // Another task has read them.
-  TEGULA_INLINE void join() {
-    this->block_count = s.header->block_count;
-    this->slots = s.header->slots;
   }
 
   // Number of a block's first row in the unit.
@@ -278,11 +257,14 @@ struct GradContext : Context<T, F> {
   // The chunk's keys and values in the forms the products read; dk and dv begin with zeros.
   TEGULA_NOINLINE void pack_chunk() {
     for (int32_t key = 0; key < chunk_count; ++key) {
-      const T* k = this->key_base + (chunk_begin + key) * a.k.step(1);
       const T* v = this->value_base + (chunk_begin + key) * a.v.step(1);
       pack_row<F>(v, a.v.step(0), a.value_dim, C(1),
                   s.value_units_of_keys + (chunk_place + key) * s.packed_value_units);
-      pack_row<F>(k, a.k.step(0), a.dim, C(1), s.key_units + (chunk_place + key) * w.packed_units);
+      if constexpr (F::kUnitValues > 1) {  // otherwise they are the key_rows below
+        const T* k = this->key_base + (chunk_begin + key) * a.k.step(1);
+        pack_row<F>(k, a.k.step(0), a.dim, C(1),
+                    s.key_units + (chunk_place + key) * w.packed_units);
+      }
     }
     for (int32_t begin = 0; begin < chunk_count; begin += kGradientTile) {
       const T* k = this->key_base + (chunk_begin + begin) * a.k.step(1);

@@ -96,13 +96,10 @@ TEGULA_NOINLINE void drop_vector(GradContext<T, F>& c, const Block<typename F::C
                                  int j, KeyRange hull, typename F::Compute* weights) {
   using C = typename F::Compute;
   constexpr int kN = kLanes<C>;
-  const int64_t slot = block.slot + j * kN;
   C* undropped = c.s.undropped + j * kN;
   for (int key = hull.begin; key < hull.end; key += kKeyQuad) {
-    Vec<UInt<C>> words[4] = {broadcast(static_cast<UInt<C>>((c.tile.begin + key) / kKeyQuad)),
-                             bits_as<UInt<C>>(load(c.w.query + slot)), load(c.w.lead_low + slot),
-                             load(c.w.lead_high + slot)};
-    philox_lanes<UInt<C>>(c.a.dropout.seed, words);
+    Vec<UInt<C>> words[kKeyQuad];
+    dropout_words(c, block.slot + j * kN, key, words);
     for (int t = 0; t < kKeyQuad; ++t) {
       C* at = weights + (key + t) * kGradientRows<C>;
       const Vec<C> weight = load(at);

@@ -18,6 +18,19 @@ TEGULA_INLINE void copy(const C* from, C* to, int64_t count) {
   __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(C));
 }
 
+// A row of sums, which lies at a multiple of the vector, times `factor`, rounded once. Adding
+// 0 turns -0 into 0: which of them a sum is depends on how often it was folded.
+template <class T, class C>
+TEGULA_INLINE void write_row(const C* sums, C factor, int64_t dim, T* to, int64_t step) {
+  int64_t d = 0;
+  if (step == 1) {
+    for (; d + kLanes<C> <= dim; d += kLanes<C>) {
+      store_as<C>(to + d, (load(sums + d) + C(0)) * factor);
+    }
+  }
+  for (; d < dim; ++d) store_one<C>(to + d * step, (sums[d] + C(0)) * factor);
+}
+
 // kLanes<C> numbers from p on, zeros behind the first `count`.
 template <class C, class T>
 TEGULA_INLINE Vec<C> load_strided(const T* p, int64_t stride, int64_t count) {

@@ -79,15 +79,26 @@ struct Block {
 // What the rows are read for.
 enum class Pass { kForward, kBackward };
 
-// Memory of one task: of its rows, and of the tile in work. Taken from a null pointer it
-// measures what it needs; what only one pass needs has no room in the other's.
+// Memory given out piece by piece. Taken from a null pointer it measures what is needed.
+struct Memory {
+  char* next;
+
+  template <class T>
+  TEGULA_INLINE T* take(int64_t count) {
+    T* taken = reinterpret_cast<T*>(next);
+    next += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+    return taken;
+  }
+};
+
+// What one task needs for its rows, and for the tile in work; what only one pass needs has no
+// room in the other's.
 template <class F>
-struct Workspace {
+struct Workspace : Memory {
   using C = typename F::Compute;
   using Unit = typename F::Unit;
   static constexpr int64_t kTile = kKeyTile<F> * kBlockRows<C>;
 
-  char* next;
   int64_t units;         // of a q or k row
   int64_t packed_units;  // the same in whole vectors
   int64_t value_stride;  // Dv in whole vectors
@@ -107,13 +118,6 @@ struct Workspace {
   C *scores, *additive;
   Unit *weights, *keys, *key_columns, *values, *clean_values;
 
-  template <class T>
-  TEGULA_INLINE T* take(int64_t count) {
-    T* taken = reinterpret_cast<T*>(next);
-    next += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
-    return taken;
-  }
-
   // Blocks of so many rows at most, and rows with those that fill the blocks' last vectors.
   // Only under a mask may a block be shorter than it could be.
   TEGULA_INLINE static int64_t block_limit_of(const AttentionArgs& a, int64_t rows) {
@@ -125,7 +129,7 @@ struct Workspace {
   }
 
   TEGULA_INLINE Workspace(const AttentionArgs& a, int64_t task_rows, Pass pass, void* memory)
-      : next(static_cast<char*>(memory)) {
+      : Memory{static_cast<char*>(memory)} {
     units = (a.dim + F::kUnitValues - 1) / F::kUnitValues;
     packed_units = round_up(units, kLanes<Unit>);
     value_stride = round_up(a.value_dim, kLanes<C>);

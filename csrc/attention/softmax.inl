@@ -52,6 +52,17 @@ TEGULA_INLINE Vec<C> weight_of(Vec<C> score, Vec<C> shift, C exponent) {
   }
 }
 
+// The words that decide which of the keys `key` to `key` + 3 of the tile are dropped, for the
+// rows from `slot` on in the lanes.
+template <class T, class F, class C = typename F::Compute>
+TEGULA_INLINE void dropout_words(Context<T, F>& c, int64_t slot, int key,
+                                 Vec<UInt<C>> (&words)[kKeyQuad]) {
+  words[0] = broadcast(static_cast<UInt<C>>((c.tile.begin + key) / kKeyQuad));
+  words[1] = bits_as<UInt<C>>(load(c.w.query + slot));
+  words[2] = load(c.w.lead_low + slot), words[3] = load(c.w.lead_high + slot);
+  philox_lanes<UInt<C>>(c.a.dropout.seed, words);
+}
+
 // Many rows: weights[unit][row] and tile_sum of row vector j over keys `range`, whole
 // quads.
 template <bool kScaled, bool kDrop, class T, class F>
@@ -73,11 +84,8 @@ TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Comp
       sum += weight[t];
     }
     if constexpr (kDrop) {
-      const int64_t slot = block.slot + j * kN;
-      Vec<UInt<C>> words[4] = {broadcast(static_cast<UInt<C>>((c.tile.begin + key) / kKeyQuad)),
-                               bits_as<UInt<C>>(load(c.w.query + slot)), load(c.w.lead_low + slot),
-                               load(c.w.lead_high + slot)};
-      philox_lanes<UInt<C>>(c.a.dropout.seed, words);
+      Vec<UInt<C>> words[kKeyQuad];
+      dropout_words(c, block.slot + j * kN, key, words);
       for (int t = 0; t < kKeyQuad; ++t) {
         weight[t] = words[t] >= UInt<C>(c.a.dropout.threshold) ? weight[t] : Vec<C>{};
       }

@@ -24,6 +24,11 @@ struct View {
   TEGULA_INLINE int64_t size(int from_end) const { return shape[rank - 1 - from_end]; }
   TEGULA_INLINE int64_t step(int from_end) const { return stride[rank - 1 - from_end]; }
 
+  // The axis shows the same elements again and again.
+  TEGULA_INLINE bool repeats(int from_end) const {
+    return size(from_end) > 1 && step(from_end) == 0;
+  }
+
   TEGULA_INLINE int64_t count() const {
     int64_t n = 1;
     for (int i = 0; i < rank; ++i) n *= shape[i];

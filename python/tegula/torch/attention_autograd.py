@@ -180,56 +180,17 @@ def refuse_gradient(name: str, *tensors: Tensor | None) -> None:
         raise RuntimeError(f"tegula::{name} computes no gradients, but one of its tensors requires grad")
 
 
-def attention_autograd(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lo: Tensor | None = None,
-    hi: Tensor | None = None,
-    dense: Tensor | None = None,
-    bias: Tensor | None = None,
-    alibi: Tensor | None = None,
-    sinks: Tensor | None = None,
-    seed: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_p: float = 0.0,
-    threads: int = 0,
-) -> Any:
+def attention_autograd(*args: Any) -> Any:
     """The kernel of `attention` on the key Autograd."""
-    args = (q, k, v, lo, hi, dense, bias, alibi, sinks, seed, scale, softcap, dropout_p, threads)
+    q, k, v, _, _, _, bias, alibi, sinks, *_ = args
     if derivative_is_wanted(q, k, v, bias, alibi, sinks):
         return _record_attention(*args)
     return AttentionFunction.forward(*args)
 
 
-def backward_autograd(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    lo: Tensor | None = None,
-    hi: Tensor | None = None,
-    dense: Tensor | None = None,
-    bias: Tensor | None = None,
-    alibi: Tensor | None = None,
-    sinks: Tensor | None = None,
-    seed: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_p: float = 0.0,
-    threads: int = 0,
-    bias_grad: bool = False,
-    sinks_grad: bool = False,
-    grad_lse: Tensor | None = None,
-) -> Any:
+def backward_autograd(*args: Any) -> Any:
     """The kernel of `attention_backward` on the key Autograd."""
-    args = (
-        grad_out, q, k, v, out, lse, lo, hi, dense, bias, alibi, sinks, seed, scale, softcap, dropout_p, threads,
-        bias_grad, sinks_grad, grad_lse,
-    )  # fmt: skip
+    grad_out, q, k, v, out, lse, _, _, _, bias, alibi, sinks, *_, grad_lse = args
     if derivative_is_wanted(grad_out, q, k, v, out, lse, bias, alibi, sinks, grad_lse):
         return _record_backward(*args)
     return BackwardFunction.forward(*args)

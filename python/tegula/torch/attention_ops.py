@@ -27,6 +27,7 @@ from .. import _core
 from .attention_autograd import attention_autograd, backward_autograd, refuse_gradient
 from .attention_checks import check_attention, check_backward, check_options, sizes
 from .attention_dense import sink_dtype
+from .attention_options import BIAS, DEFAULTS, SINKS
 from .attention_vmap import attention_vmap, backward_vmap
 from .dropout import seed_number
 from .library import define
@@ -148,24 +149,10 @@ def _weights(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Te
     return out, lse, weights
 
 
-def _check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lo: Tensor | None = None,
-    hi: Tensor | None = None,
-    dense: Tensor | None = None,
-    bias: Tensor | None = None,
-    alibi: Tensor | None = None,
-    sinks: Tensor | None = None,
-    seed: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_p: float = 0.0,
-    threads: int = 0,
-) -> None:
-    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks, seed)
-    check_options(seed, softcap, dropout_p)
+def _check(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> None:
+    *tensors, _, softcap, dropout_p, _ = options or DEFAULTS
+    check_attention(q, k, v, *tensors)
+    check_options(tensors[-1], softcap, dropout_p)
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
@@ -243,32 +230,13 @@ def _backward(
 
 
 def _fake_backward(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    lo: Tensor | None = None,
-    hi: Tensor | None = None,
-    dense: Tensor | None = None,
-    bias: Tensor | None = None,
-    alibi: Tensor | None = None,
-    sinks: Tensor | None = None,
-    seed: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_p: float = 0.0,
-    threads: int = 0,
-    bias_grad: bool = False,
-    sinks_grad: bool = False,
-    grad_lse: Tensor | None = None,
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    check_attention(q, k, v, lo, hi, dense, bias, alibi, sinks, seed)
-    check_options(seed, softcap, dropout_p)
+    *options, bias_grad, sinks_grad, grad_lse = others
+    _check(q, k, v, *options)
     check_backward(grad_out, q, v, out, lse, grad_lse)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    return dq, dk, dv, *_new_option_gradients(q, bias, sinks, bias_grad, sinks_grad)
+    return dq, dk, dv, *_new_option_gradients(q, options[BIAS], options[SINKS], bias_grad, sinks_grad)
 
 
 def _dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:

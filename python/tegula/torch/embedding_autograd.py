@@ -146,43 +146,16 @@ def backward_call(*args: Any) -> Any:
     return torch.ops.tegula.embedding_backward.default(*args)
 
 
-def embedding_autograd(
-    ids: Tensor,
-    weight: Tensor,
-    padding_idx: int = -1,
-    zero_pads: bool = False,
-    ignore_id: int | None = None,
-    scale: float = 1.0,
-    positions: Tensor | None = None,
-    position_table: Tensor | None = None,
-    sinusoidal: bool = False,
-    segments: Tensor | None = None,
-    segment_table: Tensor | None = None,
-    seed: Tensor | None = None,
-    dropout_p: float = 0.0,
-) -> Any:
+def embedding_autograd(*args: Any) -> Any:
     """The kernel of `embedding` on the key Autograd."""
-    args = (
-        ids, weight, padding_idx, zero_pads, ignore_id, scale, positions, position_table, sinusoidal, segments,
-        segment_table, seed, dropout_p,
-    )  # fmt: skip
+    _, weight, _, _, _, _, positions, position_table, _, _, segment_table, *_ = args
     if derivative_is_wanted(weight, positions, position_table, segment_table):
         return _record_embedding(*args)
     return EmbeddingFunction.forward(*args)
 
 
-def backward_autograd(
-    grad: Tensor,
-    ids: Tensor,
-    num_rows: int,
-    padding_idx: int = -1,
-    ignore_id: int | None = None,
-    scale: float = 1.0,
-    seed: Tensor | None = None,
-    dropout_p: float = 0.0,
-) -> Any:
+def backward_autograd(grad: Tensor, *others: Any) -> Any:
     """The kernel of `embedding_backward` on the key Autograd."""
-    args = (grad, ids, num_rows, padding_idx, ignore_id, scale, seed, dropout_p)
     if derivative_is_wanted(grad):
-        return _record_backward(*args)
-    return BackwardFunction.forward(*args)
+        return _record_backward(grad, *others)
+    return BackwardFunction.forward(grad, *others)

@@ -28,7 +28,7 @@ from .embedding_autograd import (
     embedding_autograd,
 )
 from .embedding_checks import check_embedding, check_gradient, check_positions
-from .embedding_vmap import backward_vmap, embedding_vmap
+from .embedding_vmap import DEFAULTS, backward_vmap, embedding_vmap
 from .library import define
 
 _ARGUMENTS = (
@@ -74,21 +74,8 @@ def _forward(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
     return _embedding(ids, weight, *options)
 
 
-def _fake_embedding(
-    ids: Tensor,
-    weight: Tensor,
-    padding_idx: int = -1,
-    zero_pads: bool = False,
-    ignore_id: int | None = None,
-    scale: float = 1.0,
-    positions: Tensor | None = None,
-    position_table: Tensor | None = None,
-    sinusoidal: bool = False,
-    segments: Tensor | None = None,
-    segment_table: Tensor | None = None,
-    seed: Tensor | None = None,
-    dropout_p: float = 0.0,
-) -> Tensor:
+def _fake_embedding(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
+    *_, positions, position_table, sinusoidal, segments, segment_table, seed, _ = options or DEFAULTS
     check_embedding(ids, weight, positions, position_table, sinusoidal, segments, segment_table, seed)
     return weight.new_empty((*ids.shape, weight.shape[1]))
 
@@ -117,16 +104,8 @@ def _new_zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.zeros(shape, f"i{dtype.itemsize}")).view(dtype)
 
 
-def _fake_backward(
-    grad: Tensor,
-    ids: Tensor,
-    num_rows: int,
-    padding_idx: int = -1,
-    ignore_id: int | None = None,
-    scale: float = 1.0,
-    seed: Tensor | None = None,
-    dropout_p: float = 0.0,
-) -> Tensor:
+def _fake_backward(grad: Tensor, ids: Tensor, num_rows: int, *options: Any) -> Tensor:
+    *_, seed, _ = options
     check_gradient(grad, ids, num_rows, seed)
     return grad.new_empty((num_rows, grad.shape[-1]))
 

@@ -8,7 +8,7 @@ take tensors and numbers only. Masks, layouts and polite checks stay in front of
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -37,19 +37,21 @@ def define(
 ) -> Any:
     """Define and register an operator, or the overload "name.overload", and return it.
 
+    torch leaves out trailing arguments that equal their defaults; `fake` and `autograd` get them all.
     `vmap` gets the operator before what `torch.library.register_vmap` says. `low_precision` are the
     places of the arguments that autocast casts.
     """
     LIBRARY.define(name + schema, tags=_TAGS)
     LIBRARY.impl(name, kernel, "CPU")
-    torch.library.register_fake(f"tegula::{name}", fake, lib=LIBRARY)
     packet, _, overload = name.partition(".")
     op = getattr(getattr(torch.ops.tegula, packet), overload or "default")
     names = [argument.name for argument in op._schema.arguments]
+    defaults = tuple(argument.default_value for argument in op._schema.arguments)
+    torch.library.register_fake(f"tegula::{name}", completed(fake, defaults), lib=LIBRARY)
     for key in _REFUSED:
         LIBRARY.impl(name, lambda *args, **kwargs: refuse(names, args, kwargs), key)
     if autograd is not None:
-        LIBRARY.impl(name, autograd, "Autograd")
+        LIBRARY.impl(name, completed(autograd, defaults), "Autograd")
     # For nested tensors there is no way past this key.
     LIBRARY.impl(name, lambda *args, **kwargs: refuse(names, args, kwargs), "AutogradNestedTensor")
     if vmap is not None and hasattr(torch.library, "register_vmap"):  # torch 2.5
@@ -58,6 +60,16 @@ def define(
         for device in ("cpu", "cuda"):
             LIBRARY.impl(name, autocast(op, device, low_precision), f"Autocast{device.upper()}")
     return op
+
+
+def completed(function: Callable[..., Any], defaults: tuple[Any, ...]) -> Callable[..., Any]:
+    """`function` with the defaults of the arguments that a call leaves out."""
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        return function(*args, *defaults[len(args) :])
+
+    return call
 
 
 def autocast(op: Any, device: str, places: tuple[int, ...]) -> Callable[..., Any]:
