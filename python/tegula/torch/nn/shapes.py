@@ -64,18 +64,13 @@ def problem_of(tensors: dict[str, Tensor], d_model: int | None, num_heads: int |
     for name, x in found.items():
         if x.dim() < 2:
             return f"{name} has shape {tuple(x.shape)}, but needs the axes (..., L, D)"
-    names = list(found)
-    for first, name in zip(names[:1] * len(names), names, strict=True):
-        if found[name].dim() != found[first].dim():
-            return (
-                f"{name} has {found[name].dim()} axes and {first} {found[first].dim()}: a missing batch axis is added "
-                "by [None]"
-            )
-        if found[name].shape[:-2] != found[first].shape[:-2]:
-            return (
-                f"{name} has leading axes {tuple(found[name].shape[:-2])}, but {first} has "
-                f"{tuple(found[first].shape[:-2])}"
-            )
+    first = next(iter(found), "")
+    for name, x in found.items():
+        lead, expected = tuple(x.shape[:-2]), tuple(found[first].shape[:-2])
+        if len(lead) != len(expected):
+            return f"{name} has {x.dim()} axes and {first} {found[first].dim()}: [None] adds a missing batch axis"
+        if lead != expected:
+            return f"{name} has leading axes {lead}, but {first} has {expected}"
     q, k, v = (next((n for n in names if n in found), None) for names in (_QUERIES, _KEYS, _VALUES))
     if k is not None and v is not None and found[k].shape[-2] != found[v].shape[-2]:
         return f"{k} has {found[k].shape[-2]} rows, but {v} has {found[v].shape[-2]}: each key has one value"
