@@ -14,6 +14,7 @@ from __future__ import annotations
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 except ImportError as error:
     raise ImportError("tegula.integrations.transformers needs transformers >= 5: pip install transformers") from error
 
@@ -48,7 +49,7 @@ def register(name: str = "tegula") -> None:
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a string, got {type(name).__name__}")
-    registered = AttentionInterface().get(name)
+    registered = ALL_ATTENTION_FUNCTIONS.get(name)
     taken = name in ("eager", "sdpa") or registered not in (None, tegula_attention)
     if taken or not name or "flash" in name or "|" in name or "/" in name:
         raise ValueError(

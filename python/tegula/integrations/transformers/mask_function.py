@@ -65,7 +65,7 @@ def tegula_mask(
         exported, and on other devices than the CPU: there no numbers are read.
     """
 
-    def as_sdpa(skip: bool) -> Tensor | None:
+    def as_sdpa(skip: bool) -> Any:
         return sdpa_mask(
             batch_size=batch_size,
             q_length=q_length,

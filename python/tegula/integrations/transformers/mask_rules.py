@@ -189,7 +189,8 @@ def integers(value: Tensor, axis: int) -> npt.NDArray[np.int64]:
     rows: Tensor = value.select(1, 0).select(QUERY + KEY - axis - 1, 0)
     if rows.numel() * value.shape[1] != value.numel() or value.shape[1] != 1:
         raise Unstructured(f"a tensor of shape {tuple(value.shape)}")
-    return rows.to(torch.int64).numpy()
+    numbers: npt.NDArray[np.int64] = rows.to(torch.int64).numpy()
+    return numbers
 
 
 def keys_seen(
