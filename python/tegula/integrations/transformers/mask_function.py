@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.masking_utils import (
-    and_masks,
     causal_mask_function,
     eager_mask,
-    padding_mask_function,
     prepare_padding_mask,
     sdpa_mask,
 )
@@ -87,12 +85,9 @@ def tegula_mask(
     if torch.device(device).type != "cpu" or traced():
         return sdpa_mask(**sizes, **skips, **options)
 
-    function = mask_function
     padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    if padding is not None:
-        function = and_masks(function, padding_mask_function(padding))
     try:
-        lo, hi = keys_seen(function, batch_size, q_length, kv_length, int(q_offset), kv_offset)
+        lo, hi = keys_seen(mask_function, padding, batch_size, q_length, kv_length, int(q_offset), kv_offset)
     except Exception:
         # Not a mask of one run of keys per query; or a function that is wrong, and says so once more here.
         shown: Any = sdpa_mask(**sizes, allow_is_causal_skip=False, **options)
