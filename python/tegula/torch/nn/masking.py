@@ -41,8 +41,8 @@ class Masking:
         if self.mask is None:
             self.mask = mask
         else:
-            both = (m if isinstance(m, Mask) else as_mask(m) for m in (self.mask, mask))
-            self.mask = next(both) & next(both)
+            first, second = (m if isinstance(m, Mask) else as_mask(m) for m in (self.mask, mask))
+            self.mask = first & second
 
     def add(self, bias: Tensor) -> None:
         self.bias = bias if self.bias is None else self.bias + bias
