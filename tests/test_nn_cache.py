@@ -108,6 +108,13 @@ def test_bad_caches():
             nn.MultiHeadAttention(D, H, dtype=torch.float64)(x[:, :1].double(), cache=cache)
         with pytest.raises(ValueError, match="mask has shape"):
             layer(x[:, :1], cache=cache, mask=torch.ones(1, 11, dtype=torch.bool))
+        with pytest.raises(ValueError, match=r"key_padding has shape .2, 9., but with these tokens the cache holds 10"):
+            layer(x[:, :1], cache=cache, key_padding=torch.ones(2, L, dtype=torch.bool))
+        with pytest.raises(ValueError, match="bias has shape"):
+            layer(x[:, :1], cache=cache, bias=torch.ones(3, 10))
+        with pytest.raises(ValueError, match="k must have as many rows as q, got 1 and 2"):
+            layer(x[:, :2], x[:, :1], cache=cache)
+        assert cache.length.item() == L
     with pytest.raises(RuntimeError, match=r"torch.no_grad\(\) or torch.inference_mode\(\)"):
         layer(x[:, :1], cache=cache)
     with pytest.raises(ValueError, match="max_len must be at least 1"):

@@ -14,7 +14,7 @@ from ..attention_options import refuse_kind
 from ..drop_in import drawn_seed
 from ..functional import attention
 from .cache import KVCache
-from .masking import Masking, Scores, ours, real_keys
+from .masking import Masking, Scores, ours, readable, real_keys
 from .projections import Projections, positive
 
 
@@ -139,8 +139,8 @@ class MultiHeadAttention(Projections):
             Query i sees key j when j <= i. Needs as many queries as keys, or a cache.
         cache : KVCache, optional
             k and v go behind those of earlier calls, and all of them are seen, causally: q holds the
-            tokens that follow. Masks and biases then speak of the keys in the cache, by its `max_len`;
-            shorter ones hide the rest.
+            tokens that follow. Masks and biases then speak of all keys of the cache, `max_len` of them;
+            a tensor may end earlier, behind the last token.
         need_weights : bool
             Also return the softmax weights before dropout. They have no gradient, and take memory for
             Lq x Lk numbers a head.
@@ -166,11 +166,15 @@ class MultiHeadAttention(Projections):
         heads, q_len = q.shape[-3:-1]
         start = None
         if cache is not None:
-            start = cache.append(*(x if x.dim() == 4 else x[None] for x in (k, v)))
+            if k.shape[-2] != q_len:
+                raise ValueError(f"with a cache, k must have as many rows as q, got {k.shape[-2]} and {q_len}")
+            start = cache.write(*(x if x.dim() == 4 else x[None] for x in (k, v)))
             k, v = (x if q.dim() == 4 else x[0] for x in (cache.k, cache.v))
         scores = Scores(q.shape[:-3].numel(), heads, q_len, k.shape[-2])
-        if cache is not None:
-            mask, key_padding, bias = (padded(x, scores.k_len) for x in (mask, key_padding, bias))
+        if start is not None:
+            needed = int(start) + q_len if readable(start) else 0
+            named = (("mask", mask), ("key_padding", key_padding), ("bias", bias))
+            mask, key_padding, bias = (padded(x, name, needed, scores.k_len) for name, x in named)
 
         masking = Masking()
         structure = self._structure(checks.flag(causal, "causal"), start)
@@ -182,6 +186,8 @@ class MultiHeadAttention(Projections):
             masking.add(bias)
         dropout_p = self.dropout if self.training else 0.0
         out = attention(q, k, v, mask=masking.mask, bias=masking.bias, dropout_p=dropout_p, seed=drawn_seed(dropout_p))
+        if cache is not None:
+            cache.advance(q_len)  # nothing failed
         result = self.out_proj(self._rows(out))
         if not checks.flag(need_weights, "need_weights"):
             return result
@@ -272,8 +278,10 @@ def reach(value: Any) -> tuple[int | None, int | None] | None:
     return positive(value, "window") - 1, 0
 
 
-def padded(mask: Any, k_len: int) -> Any:
-    """A tensor whose last axis is as long as the cache: what it does not speak of lies in the future."""
-    if not isinstance(mask, Tensor) or mask.dim() == 0 or mask.shape[-1] >= k_len:
-        return mask
-    return F.pad(mask, (0, k_len - mask.shape[-1]))
+def padded(x: Any, name: str, needed: int, k_len: int) -> Any:
+    """A tensor that speaks of the `needed` keys so far, and of all `k_len` of the cache: the rest is the future."""
+    if not isinstance(x, Tensor) or x.dim() == 0 or x.shape[-1] >= k_len or (name == "bias" and x.shape[-1] == 1):
+        return x
+    if x.shape[-1] < needed:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}, but with these tokens the cache holds {needed} keys")
+    return F.pad(x, (0, k_len - x.shape[-1]))

@@ -81,8 +81,8 @@ class KVCache:
         size: int = self.k.shape[2]
         return size
 
-    def append(self, k: Tensor, v: Tensor) -> Tensor:
-        """Add keys and values behind those so far.
+    def write(self, k: Tensor, v: Tensor) -> Tensor:
+        """Write keys and values behind those so far. They count as soon as `advance` says so.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class KVCache:
         Returns
         -------
         Tensor of int64, shape (1,)
-            How many there were before.
+            How many there are before them.
 
         Raises
         ------
@@ -128,8 +128,11 @@ class KVCache:
         places = before + torch.arange(count, device=before.device)
         self.k.index_copy_(2, places, k)
         self.v.index_copy_(2, places, v)
-        self.length += count
         return before
+
+    def advance(self, count: int) -> None:
+        """Let the `count` tokens that were written last be part of the cache."""
+        self.length += count
 
     def reset(self) -> None:
         """Forget all tokens. The memory stays."""
