@@ -106,7 +106,7 @@ def position_heatmap(table: Any, dim: int | None = None, *, ax: Any = None, **op
     table = _table(table, dim, options)
     ax = _axes(ax, table)
     limit = float(np.max(np.abs(table), where=np.isfinite(table), initial=0)) or 1.0
-    image = ax.imshow(table, aspect="auto", cmap="RdBu", vmin=-limit, vmax=limit)
+    image = ax.imshow(table, aspect="auto", cmap="RdBu", vmin=-limit, vmax=limit, interpolation="nearest")
     ax.figure.colorbar(image, ax=ax)
     ax.set(xlabel="dimension", ylabel="position", title="Position table")
     return ax
