@@ -76,7 +76,8 @@ class PositionalEncoding(nn.Module):
         self.positions = PositionEmbedding(d_model, max_len)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.positions(x)  # type: ignore[no-any-return]
+        placed: Tensor = x + self.positions(x)
+        return placed
 
 
 class EmbeddingLayer(nn.Module):
@@ -89,7 +90,8 @@ class EmbeddingLayer(nn.Module):
         self.scale = math.sqrt(d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.positional_encoding(self.embedding(x) * self.scale)  # type: ignore[no-any-return]
+        embedded: Tensor = self.positional_encoding(self.embedding(x) * self.scale)
+        return embedded
 
 
 class MultiHeadAttention(nn.Module):

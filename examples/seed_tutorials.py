@@ -159,8 +159,8 @@ def difference(ours: Tensor, plain: Tensor) -> float:
         return math.inf
     # Where both are -inf they agree.
     apart = torch.where(ours == plain, 0.0, (ours - plain).double().abs())
-    scale = plain.double()[plain.isfinite()].abs().amax().item() or 1.0
-    return apart.max().item() / scale
+    scale = float(plain[plain.isfinite()].double().abs().amax()) or 1.0
+    return float(apart.max()) / scale
 
 
 def draw(table: Tensor, folder: Path) -> None:

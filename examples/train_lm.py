@@ -185,7 +185,6 @@ def summary(steps: list[Step]) -> str:
     )
 
 
-@torch.no_grad()
 def sample(model: Any, tokenizer: Tokenizer, count: int, seed: int) -> str:
     """Let the model go on with PROMPT, at temperature 0.7."""
     model.eval()
@@ -193,7 +192,8 @@ def sample(model: Any, tokenizer: Tokenizer, count: int, seed: int) -> str:
     ids = tokenizer.encode(PROMPT).ids
     step, following = model.decoder(), torch.tensor(ids)
     for _ in range(min(count, model.sizes.context - len(ids))):
-        chances = torch.softmax(step(following) / 0.7, -1)
+        with torch.no_grad():
+            chances = torch.softmax(step(following) / 0.7, -1)
         following = torch.multinomial(chances, 1, generator=generator)
         ids.append(int(following))
         if ids[-1] == tokenizer.token_to_id(END):

@@ -1,6 +1,6 @@
 """Draw the pictures of README.md into docs/images.
 
-    python tools/pictures.py
+python tools/pictures.py
 """
 
 from __future__ import annotations
