@@ -126,7 +126,7 @@ attention_feature("self-attention", models=partial(models.same, models.BERT))
 attention_feature("cross-attention", k_len=14, models=partial(models.same, models.T5))
 attention_feature("causal", mask="causal", models=partial(models.same, models.LLAMA))
 attention_feature("sliding window", mask="sliding", models=partial(models.same, models.MISTRAL))
-attention_feature("padding, left or right", mask="padding_left", models=models.padded)
+attention_feature("left and right padding", mask="padding_left", models=models.padded)
 attention_feature("packed documents", mask="documents_causal", packed=True, models=models.packed)
 attention_feature("prefix", mask="prefix", models=partial(models.given, tg.masks.prefix([4, 6])))
 attention_feature("any bool mask", mask="dense", models=partial(models.given, IRREGULAR))
@@ -160,7 +160,7 @@ def weights_of_tensors(way=as_it_is):
 
 
 feature(
-    "weights, log-sum-exp",
+    "weights and log-sum-exp",
     numpy=weights_of_arrays,
     torch=weights_of_tensors,
     compiled=partial(weights_of_tensors, compiled),

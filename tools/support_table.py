@@ -17,7 +17,6 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FILES = ("README.md", "docs/support.md")
 MARKED = re.compile(r"(<!-- support:.*?-->\n).*?(<!-- support end -->)", re.DOTALL)
 
 
@@ -46,20 +45,27 @@ def outcomes() -> list[tuple[str, str]]:
     return [(name[1], name[2]) for name in names if name is not None]
 
 
-def table(passed: list[tuple[str, str]]) -> str:
-    """Return the table in Markdown: a row for each feature, a column for each way."""
+def table(passed: list[tuple[str, str]], grouped: bool) -> str:
+    """Return the table in Markdown: a column for each way, a row for each feature or for all that work alike."""
     ways = list(dict.fromkeys(way for _, way in passed))
-    rows = [["", *ways], ["---"] * (len(ways) + 1)]
-    for feature in dict.fromkeys(feature for feature, _ in passed):
-        rows.append([feature, *("yes" if (feature, way) in passed else "" for way in ways)])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    features = list(dict.fromkeys(feature for feature, _ in passed))
+    cells = {feature: tuple("yes" if (feature, way) in passed else "" for way in ways) for feature in features}
+    rows = list(cells.items())
+    if grouped:
+        alike = sorted(dict.fromkeys(cells.values()), key=lambda row: -row.count("yes"))
+        rows = [(", ".join(feature for feature in features if cells[feature] == row), row) for row in alike]
+    lines = [("", *ways), ("---",) * (len(ways) + 1), *((name, *row) for name, row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def main() -> None:
-    text = table(outcomes())
-    for name in FILES:
+    passed = outcomes()
+    for name, grouped in (("README.md", True), ("docs/support.md", False)):
         path = ROOT / name
-        written, count = MARKED.subn(lambda match: match[1] + text + match[2], path.read_text(encoding="utf-8"))
+        text = table(passed, grouped)
+        written, count = MARKED.subn(
+            lambda match, text=text: match[1] + text + match[2], path.read_text(encoding="utf-8")
+        )
         if count != 1:
             raise SystemExit(f"{name} must have the markers of the table once, found {count} times")
         path.write_text(written, encoding="utf-8")
