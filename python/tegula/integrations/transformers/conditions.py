@@ -29,9 +29,8 @@ class Condition:
         lo, hi = self.within(np.zeros((1, q_len), np.int64), np.full((1, q_len), k_len), k_len)
         shape = np.broadcast_shapes(lo.shape, hi.shape, (1, q_len))
         seen = lo < hi
-        lo, hi = np.where(seen, lo, 0), np.where(seen, hi, 0)
-        lo, hi = (np.broadcast_to(x, shape)[:, None].astype(np.int32) for x in (lo, hi))
-        return lo, hi
+        first, last = (np.broadcast_to(np.where(seen, x, 0), shape)[:, None].astype(np.int32) for x in (lo, hi))
+        return first, last
 
 
 class Compare(Condition):
@@ -94,7 +93,8 @@ class Keys(Condition):
             return lo, hi
         keep = np.broadcast_to(self.keep, (self.keep.shape[0], k_len))
         batch = max(len(keep), len(lo), len(hi))
-        lo, hi, keep = (np.broadcast_to(x, (batch, x.shape[1])) for x in (lo, hi, keep))
+        keep = np.broadcast_to(keep, (batch, k_len))
+        lo, hi = (np.broadcast_to(x, (batch, x.shape[1])) for x in (lo, hi))
         edge = k_len + 1
         count = np.zeros((batch, edge), np.int64)
         count[:, 1:] = np.cumsum(keep, axis=1)
@@ -127,7 +127,9 @@ class All(Condition):
     """What fulfils every one of several conditions."""
 
     def __init__(self, parts: Sequence[Condition]) -> None:
-        self.parts = [p for part in parts for p in (part.parts if isinstance(part, All) else [part])]
+        self.parts: list[Condition] = []
+        for part in parts:
+            self.parts.extend(part.parts if isinstance(part, All) else [part])
 
     def within(self, lo: Rows, hi: Rows, k_len: int) -> tuple[Rows, Rows]:
         # Positions that start again with each document are ordered only once the documents are apart:

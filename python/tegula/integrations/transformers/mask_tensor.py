@@ -94,7 +94,7 @@ class MaskTensor(Tensor):
         lo, hi, pairs = mask._lower(batch, 1, q_len, k_len)
         if pairs is None and not isinstance(mask, Intervals):
             shape = (max(lo.shape[0], hi.shape[0]), 1, q_len)
-            mask = Intervals(np.broadcast_to(lo, shape), np.broadcast_to(hi, shape), k_len)
+            mask = Intervals(np.broadcast_to(lo, shape).copy(), np.broadcast_to(hi, shape).copy(), k_len)
         return cls._of(Source(mask, batch, q_len, k_len, torch.device(device)), (), (batch, 1, q_len, k_len))
 
     @classmethod
@@ -123,6 +123,15 @@ class MaskTensor(Tensor):
         for axis, first, last in self._cuts:
             found = found.narrow(axis, first, last - first)
         return found
+
+    def __deepcopy__(self, memo: Any) -> MaskTensor:
+        make, arguments = self.__reduce_ex__(None)
+        copied: MaskTensor = make(*arguments)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        batch, _, q_len, k_len = self.shape
+        return MaskTensor, (self.mask_object(), batch, q_len, k_len, self.device)
 
     def __repr__(self, **_: Any) -> str:
         return f"MaskTensor({self._source.mask!r}, shape={tuple(self.shape)})"
