@@ -12,8 +12,16 @@ TransformerEmbedding           tokens * sqrt(D) + positions, then dropout, in on
 EmbeddingLayer                 tokens * sqrt(D) + positions
 MultiHeadAttention             self- and cross-attention, grouped heads, windows, decoding
 KVCache                        the keys and values of earlier tokens
+Dropout                        `torch.nn.Dropout`, by all threads
 TransformerEncoderLayer        `torch.nn.TransformerEncoderLayer`
 TransformerDecoderLayer        `torch.nn.TransformerDecoderLayer`
+create_pad_mask                which keys are real, (B, 1, L), from ids
+create_valid_mask              which places are real, (B, L), from lengths
+create_pair_mask               pairs of real places, (B, L, L)
+create_seq_mask                the causal mask as floats to add, (L, L)
+create_local_mask              a window around each query, (L, L)
+combine_masks                  the mask under which several hold, of whatever form
+check_shapes                   checks the shapes of q, k and v, and reports them
 =============================  =================================================================
 
 True = may attend, in every mask but those of the two layers that torch's layers have too. No module
@@ -22,11 +30,22 @@ stores a position table, and checkpoints in which one was stored load.
 
 from .attention import MultiHeadAttention
 from .cache import KVCache
+from .dropout import Dropout
 from .embeddings import Embedding, EmbeddingLayer, TokenEmbedding, TransformerEmbedding
 from .layers import TransformerDecoderLayer, TransformerEncoderLayer
 from .positions import PositionalEncoding, PositionEmbedding, SinusoidalPositions
+from .shapes import check_shapes
+from .tutorial_masks import (
+    combine_masks,
+    create_local_mask,
+    create_pad_mask,
+    create_pair_mask,
+    create_seq_mask,
+    create_valid_mask,
+)
 
 __all__ = [
+    "Dropout",
     "Embedding",
     "EmbeddingLayer",
     "KVCache",
@@ -38,4 +57,11 @@ __all__ = [
     "TransformerDecoderLayer",
     "TransformerEmbedding",
     "TransformerEncoderLayer",
+    "check_shapes",
+    "combine_masks",
+    "create_local_mask",
+    "create_pad_mask",
+    "create_pair_mask",
+    "create_seq_mask",
+    "create_valid_mask",
 ]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ... import checks
 from ..drop_in import drawn_seed
 from ..embedding_functional import embedding
+from .dropout import Dropout
 from .positions import ForgetsTables, PositionalEncoding, SinusoidalPositions
 
 
@@ -183,7 +184,7 @@ class TransformerEmbedding(ForgetsTables):
         super().__init__()
         self.token_embedding = TokenEmbedding(vocab_size, d_model, pad_idx, device=device, dtype=dtype)
         self.position_embedding = SinusoidalPositions(d_model, max_len)
-        self.dropout = nn.Dropout(checks.dropout(dropout, 0, "dropout")[0])
+        self.dropout = Dropout(checks.dropout(dropout, 0, "dropout")[0])
 
     def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the embedded ids.

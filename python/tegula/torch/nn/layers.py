@@ -14,6 +14,7 @@ from ...masks import Mask
 from ..attention_options import refuse_kind
 from .attention import MultiHeadAttention
 from .cache import KVCache
+from .dropout import Dropout
 from .masking import Masking, Scores, ours, torchs
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
@@ -47,12 +48,12 @@ class TransformerLayer(nn.Module):
             )
             setattr(self, name, layer)
         self.linear1 = nn.Linear(d_model, checks.size(dim_feedforward, "dim_feedforward"), bias=bias, **made)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **made)
         self.norm_first = checks.flag(norm_first, "norm_first")
         for number in range(1, len(attentions) + 2):
             setattr(self, f"norm{number}", nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made))
-            setattr(self, f"dropout{number}", nn.Dropout(dropout))
+            setattr(self, f"dropout{number}", Dropout(dropout))
         if isinstance(activation, str):
             if activation not in _ACTIVATIONS:
                 raise ValueError(f"activation must be 'relu', 'gelu' or a function of a tensor, got {activation!r}")
@@ -100,7 +101,8 @@ class TransformerEncoderLayer(TransformerLayer):
     """`torch.nn.TransformerEncoderLayer` on tegula's attention: one import changes, nothing else.
 
     The same constructor, first values after the same seed, results and `state_dict`, both ways. It
-    works inside `torch.nn.TransformerEncoder`. With a causal mask it is the layer of a decoder-only
+    works inside `torch.nn.TransformerEncoder` (which warns that it will not make nested tensors, unless
+    it gets ``enable_nested_tensor=False``). With a causal mask it is the layer of a decoder-only
     model.
 
     Parameters
@@ -113,7 +115,7 @@ class TransformerEncoderLayer(TransformerLayer):
         Size between the two linear maps.
     dropout : float
         Probability in [0, 1], for the softmax weights, behind the activation and behind both blocks.
-        Drawn from torch's generator; those of the softmax weights are others than torch's.
+        The seeds are drawn from torch's generator; the decisions are others than torch's.
     activation : {"relu", "gelu"} or callable
         Between the two linear maps.
     layer_norm_eps : float
