@@ -19,6 +19,12 @@ __all__ = [
     "TokenEmbedding",
     "TransformerEmbedding",
     "TransformerEncoderLayer",
+    "combine_masks",
+    "create_local_mask",
+    "create_pad_mask",
+    "create_pair_mask",
+    "create_seq_mask",
+    "create_valid_mask",
 ]
 
 HIDDEN = -1e9  # the score of a key that may not be attended
@@ -121,3 +127,34 @@ class MultiHeadAttention(nn.Module):
     def split(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, H, L, d)."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+def create_valid_mask(lengths: Tensor) -> Tensor:
+    """(B,) lengths -> (B, L), True where a place is real."""
+    return torch.arange(int(lengths.max())) < lengths[:, None]
+
+
+def create_pair_mask(valid: Tensor) -> Tensor:
+    """(B, L) -> (B, L, L), True where query and key are real."""
+    return valid[:, :, None] & valid[:, None, :]
+
+
+def create_pad_mask(ids: Tensor, pad_idx: int = 0) -> Tensor:
+    """(B, L) -> (B, 1, L), True where a key is real."""
+    return (ids != pad_idx)[:, None, :]
+
+
+def create_seq_mask(size: int) -> Tensor:
+    """(L, L), to add to scores: -inf above the diagonal, else 0."""
+    return torch.full((size, size), -math.inf).triu(1)
+
+
+def create_local_mask(size: int, window_size: int) -> Tensor:
+    """(L, L), True for the keys i - w // 2 .. i + w // 2 - 1 of query i."""
+    distance = torch.arange(size) - torch.arange(size)[:, None]
+    return (distance >= -(window_size // 2)) & (distance < window_size // 2)
+
+
+def combine_masks(added: Tensor, visible: Tensor) -> Tensor:
+    """A mask to add to scores and a bool one -> bool, True where both allow."""
+    return (added == 0) & visible

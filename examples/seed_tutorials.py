@@ -61,8 +61,8 @@ def tutorial_2(layers: Any) -> Results:
     position_ids = torch.arange(ids.shape[1]).expand_as(ids)
     table = layers.PositionEmbedding(6, max_len=4)(ids)[0]
 
-    valid = torch.arange(ids.shape[1]) < lengths[:, None]
-    pairs = valid[:, :, None] & valid[:, None, :]
+    valid = layers.create_valid_mask(lengths)
+    pairs = layers.create_pair_mask(valid)
     attention = layers.MultiHeadAttention(6, 2)
     attended = attention(*[embed(ids)] * 3, mask=pairs)
     return {
@@ -86,12 +86,10 @@ def tutorial_3(layers: Any) -> Results:
         )
 
     ids = torch.tensor([[5, 7, 2, 9, 1, 8, 4, 3], [5, 7, 2, 9, 1, 0, 0, 0]])
-    length, width = ids.shape[1], 4
-    sequence = torch.zeros(length, length).masked_fill(torch.ones(length, length).triu(1).bool(), -math.inf)
-    padding = (ids != 0)[:, None, :]
-    both = (sequence == 0) & padding
-    i = torch.arange(length)
-    local = (i >= i[:, None] - width // 2) & (i < i[:, None] + width // 2)
+    length = ids.shape[1]
+    sequence, padding = layers.create_seq_mask(length), layers.create_pad_mask(ids)
+    both = layers.combine_masks(sequence, padding)  # floats to add, and True = may attend
+    local = layers.create_local_mask(length, 4)
 
     attend = layers.MultiHeadAttention(64, 8)
     x, memory = torch.randn(2, length, 64), torch.randn(2, 5, 64)

@@ -297,3 +297,14 @@ def test_a_mask_shows_itself_as_html():
     mask = tg.masks.causal()
     assert mask._repr_html_() == mask._repr_svg_()
     assert re.match(r"<svg ", mask._repr_html_())
+
+
+@pytest.mark.parametrize("max_len", [None, 40])
+def test_a_module_of_positions_shows_its_table(max_len):
+    pytest.importorskip("torch")
+    from tegula.torch.nn import SinusoidalPositions
+
+    layer = SinusoidalPositions(24, max_len, layout="split")
+    svg = layer._repr_html_()
+    np.testing.assert_allclose(pixels_of(svg), tg.positional_encoding(max_len or 128, 24, layout="split"), atol=0.02)
+    assert repr(layer) in "".join(ElementTree.fromstring(svg).itertext())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -19,7 +20,13 @@ import tegula.plot
 from PIL import Image
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
-STYLE = {"font.size": 9, "axes.titlesize": 10, "legend.fontsize": 8, "savefig.dpi": 110, "figure.figsize": (8.6, 3.4)}
+STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "legend.fontsize": 8,
+    "savefig.dpi": 110,
+    "figure.figsize": (8.6, 3.4),
+}
 
 
 def masks() -> None:

@@ -62,10 +62,8 @@ def main() -> None:
     passed = outcomes()
     for name, grouped in (("README.md", True), ("docs/support.md", False)):
         path = ROOT / name
-        text = table(passed, grouped)
-        written, count = MARKED.subn(
-            lambda match, text=text: match[1] + text + match[2], path.read_text(encoding="utf-8")
-        )
+        text = rf"\1{table(passed, grouped)}\2"
+        written, count = MARKED.subn(text, path.read_text(encoding="utf-8"))
         if count != 1:
             raise SystemExit(f"{name} must have the markers of the table once, found {count} times")
         path.write_text(written, encoding="utf-8")
