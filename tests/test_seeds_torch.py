@@ -7,9 +7,9 @@ import pytest
 import tegula as tg
 
 torch = pytest.importorskip("torch")
-import torch.nn.functional as F
-from tegula.torch import nn
-from torch import nn as tnn
+nn = tg.torch.nn
+tnn = torch.nn
+F = torch.nn.functional
 
 pytestmark = pytest.mark.isa_once
 

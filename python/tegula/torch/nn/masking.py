@@ -133,6 +133,8 @@ def checked(value: Any, name: str) -> Tensor:
 
 
 def torch_kind(value: Any, name: str) -> Tensor:
+    if isinstance(value, Mask):
+        raise TypeError(f"{name} is torch's, and a tensor, got {value!r}; mask objects go to attend= or memory_attend=")
     value = checked(value, name)
     if value.dtype is not torch.bool and not value.is_floating_point():
         raise TypeError(f"{name} must be bool (True = HIDDEN, as in torch) or floats to add, got {value.dtype}")
@@ -155,7 +157,7 @@ def four_axes(mask: Tensor, name: str, scores: Scores) -> Tensor:
             f"{name} has shape {shape}, expected (Lq, Lk), (B, Lq, Lk) or (B, H, Lq, Lk), with 1 for B, H and Lq "
             f"where nothing changes, and (B, H, Lq, Lk) = {tuple(scores)}{hint}"
         )
-    return mask
+    return mask if mask.shape[1] == 1 else mask.expand(-1, -1, scores.q_len, -1)  # see `shown`
 
 
 def key_axes(keys: Tensor, name: str, scores: Scores) -> Tensor:
@@ -167,7 +169,7 @@ def key_axes(keys: Tensor, name: str, scores: Scores) -> Tensor:
 
 
 def shown(visible: Tensor) -> Mask | Tensor:
-    """A bool tensor of four axes as a mask that keeps no more than it must."""
+    """A bool tensor of four axes as a mask: where only keys differ, which of them are real."""
     if visible.shape[1] == visible.shape[2] == 1:
         return padding(keep=visible[:, 0, 0])
     return visible

@@ -12,6 +12,7 @@ from ...masks._torch import traced
 from ...positions import checked_base
 from ..attention_options import refuse_kind
 from ..embedding_functional import positional_encoding
+from .checkpoints import explain
 
 # What checkpoints of other modules call their table, or the numbers it is made from.
 _TABLES = frozenset(
@@ -37,18 +38,18 @@ class ForgetsTables(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
+        reasons = {}
         for key in [key for key in state_dict if key.startswith(prefix) and key.rpartition(".")[2] in _TABLES]:
             problem = self._unlike(state_dict[key])
             if problem is None:
                 del state_dict[key]
-            elif strict:
-                error_msgs.append(
-                    f"{key} {problem}, but {type(self).__name__} computes sinusoidal positions and stores none; "
-                    "learned positions go to tegula.embedding(..., position_table=)"
-                )
+            else:
+                reasons[key] = f"{problem}, but positions are sinusoidal here"
+        before = len(unexpected_keys)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+        explain(unexpected_keys, before, reasons)
 
     def _unlike(self, stored: Any) -> str | None:
         """Why a stored table cannot be left out, or None. Its first rows tell a learned one from ours."""

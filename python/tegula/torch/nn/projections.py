@@ -10,8 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ... import checks
+from .checkpoints import explain
 
 _LETTERS = ("q", "k", "v")
+_KEYS = (
+    "the keys are in_proj_weight (or q_proj_weight, k_proj_weight, v_proj_weight), in_proj_bias, out_proj.weight and "
+    "out_proj.bias, or W_q, W_k, W_v and W_o, each .weight and .bias; bias=False makes a module without biases"
+)
 _TUTORIAL = ("W_q", "W_k", "W_v", "W_o")
 
 
@@ -175,18 +180,12 @@ class Projections(nn.Module):
         error_msgs: list[str],
     ) -> None:
         self._rename(state_dict, prefix)
-        before = len(missing_keys) + len(unexpected_keys)
+        found = ((missing_keys, len(missing_keys)), (unexpected_keys, len(unexpected_keys)))
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        if strict and len(missing_keys) + len(unexpected_keys) > before:
-            kind = type(self).__name__
-            error_msgs.append(
-                f"{kind} {prefix.rstrip('.')!r} takes the keys of torch.nn.MultiheadAttention (in_proj_weight or "
-                "q_proj_weight, k_proj_weight, v_proj_weight; in_proj_bias; out_proj.weight, out_proj.bias), those of "
-                "the tutorials (W_q, W_k, W_v, W_o, each .weight and .bias) or qkv.weight, qkv.bias; rename the "
-                "others, and give bias=False to a module without biases."
-            )
+        for keys, before in found:
+            explain(keys, before, _KEYS)
 
     def _rename(self, state_dict: dict[str, Any], prefix: str) -> None:
         """Bring the keys of a checkpoint to those of this module."""
