@@ -26,7 +26,8 @@ import minilm  # noqa: E402
 
 pytestmark = pytest.mark.isa_once
 
-WORDS = "the a with statement function defines calls one object of and is not loop default value".split()
+WORDS = ["the", "a", "with", "statement", "function", "defines", "one", "object", "of", "and", "is", "not", "loop"]
+WORDS += ["default", "value"]
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]  # padding is 1, as RoBERTa has it
 LIMIT = 24  # tokens of a text
 SIZES = dict(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4)

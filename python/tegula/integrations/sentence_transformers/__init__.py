@@ -10,12 +10,12 @@ puts the sentences of a batch one behind the other in a single row, whose mask k
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 try:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Dense, Dropout, LayerNorm, Normalize, Pooling
     from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Dropout, LayerNorm, Normalize, Pooling
 except ImportError as error:
     raise ModuleNotFoundError(
         "tegula.integrations.sentence_transformers needs sentence-transformers >= 6: pip install sentence-transformers",
@@ -115,7 +115,7 @@ def transformer_of(model: SentenceTransformer) -> Transformer:
     """The module that holds the encoder."""
     if not isinstance(model, SentenceTransformer):
         raise TypeError(f"model must be a SentenceTransformer, got {type(model).__name__}")
-    first = next(iter(model.children()), None)
+    first: Any = next(iter(model.children()), None)
     if type(first) is not Transformer or first.module_output_name != "token_embeddings":
         raise ValueError(
             f"the model begins with {type(first).__name__}, expected a Transformer that makes token embeddings. "

@@ -50,7 +50,7 @@ class PackedForward:
             model.set_attn_implementation(self.attention_before)
         del self.transformer.forward
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, features: Features, **options: Any) -> Features:
         obstacle = self.obstacle(features, options)
         if obstacle:
