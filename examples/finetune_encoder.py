@@ -40,8 +40,8 @@ Pair = tuple[str, str]
 
 SCALE = 20.0  # of cosines, before the softmax
 LENGTH = 64  # tokens of a text
-TOLERANCE = 1e-3  # between losses of the two runs: rounding, which the steps enlarge
-EVALUATED = 1000  # pairs held out
+TOLERANCE = 1e-4  # between losses of the two runs: rounding, which the steps enlarge
+EVALUATED = 500  # pairs held out
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Sentence encoders without padding: a packed model gives the embeddings of the model itself."""
 
 import copy
+import importlib
 import pickle
 import sys
 import threading
@@ -370,6 +371,15 @@ def test_devices_are_refused(make):
     model[0].auto_model.to("meta")
     with pytest.raises(ValueError, match="on meta, but pack is for the CPU"):
         pack(model)
+
+
+def test_without_the_library(monkeypatch):
+    module = "tegula.integrations.sentence_transformers"
+    for name in [name for name in sys.modules if name.startswith(module)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ImportError, match="needs sentence-transformers >= 6: pip install"):
+        importlib.import_module(module)
 
 
 # --- the pretrained model ----------------------------------------------------------------------------

@@ -104,6 +104,8 @@ def unpack(model: Model) -> Model:
     ------
     TypeError
         When `model` is no SentenceTransformer.
+    ValueError
+        When it is one that `pack` refuses for its first module.
     """
     packed = vars(transformer_of(model)).get("forward")
     if isinstance(packed, PackedForward):
