@@ -110,5 +110,5 @@ def adds_masks(package: str, config: str) -> bool:
 # Packages of models that make masks but call no registered attention.
 _OWN: dict[str, bool] = {}
 # Where one mask reaches the registered attention and also an addition (BigBird's own blocks, a text
-# encoder), or is joined with floats (the compressed keys of DeepSeek V4).
-ADDED_AND_PASSED_ON = frozenset({"bigbird_pegasus", "sam3_lite_text", "deepseek_v4"})
+# encoder, Informer's chosen queries), or is joined with floats (the compressed keys of DeepSeek V4).
+ADDED_AND_PASSED_ON = frozenset({"bigbird_pegasus", "sam3_lite_text", "informer", "deepseek_v4"})
