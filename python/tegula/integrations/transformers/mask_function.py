@@ -50,7 +50,7 @@ def tegula_mask(
     attention_mask : bool Tensor (batch_size, length), optional
         True where a token is real.
     allow_is_causal_skip, allow_is_bidirectional_skip : bool
-        Whether None may stand for the plain causal mask, and for that which hides nothing.
+        Whether `sdpa_mask` may return None, where it is called instead.
     use_vmap : bool
         Whether `mask_function` wants single indices.
     device : torch.device
@@ -61,10 +61,9 @@ def tegula_mask(
     Returns
     -------
     MaskTensor, Tensor or None
-        bool, (batch_size, 1, q_length, kv_length); None where nothing is hidden. A plain tensor, or None
-        for a causal mask, while a model is being compiled or exported, and on other devices than the
-        CPU: there no numbers are read. Floats to add, for models that do not call a registered
-        attention.
+        bool, (batch_size, 1, q_length, kv_length). What `sdpa_mask` returns while a model is being compiled
+        or exported, and on other devices than the CPU: there no numbers are read. Floats to add, for
+        models that do not call a registered attention.
     """
     sizes = {
         "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
@@ -76,11 +75,7 @@ def tegula_mask(
         "allow_is_bidirectional_skip": allow_is_bidirectional_skip,
     }
     config = options.get("config")
-    if config is not None and has_own_attention(type(config).__module__.rpartition(".")[0]):
-        warn_once(
-            f"{type(config).__name__}: this model computes attention itself, whatever attn_implementation says; "
-            "it runs as with attn_implementation='eager'."
-        )
+    if config is not None and adds_masks(type(config).__module__.rpartition(".")[0], type(config).__name__):
         return eager_mask(**sizes, **skips, **options)
     if torch.device(device).type != "cpu" or traced():
         return sdpa_mask(**sizes, **skips, **options)
@@ -92,24 +87,28 @@ def tegula_mask(
         # Not a mask of one run of keys per query; or a function that is wrong, and says so once more here.
         shown: Any = sdpa_mask(**sizes, allow_is_causal_skip=False, **options)
         return MaskTensor(dense(shown), batch_size, q_length, kv_length)
-    # None stands for a mask that hides nothing, never for the causal one: whether a layer takes None for
-    # causal depends on an attribute that not every layer has.
-    may_be_none = allow_is_bidirectional_skip or (allow_is_causal_skip and q_length == 1)
-    if may_be_none and not lo.any() and (hi == kv_length).all():
-        return None
+    # Never None, for which causal and bidirectional models have attributes that not every layer has right.
     return MaskTensor(Intervals(lo, hi, kv_length), batch_size, q_length, kv_length)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def has_own_attention(package: str) -> bool:
-    """Whether the models in a package of Python make masks but do not call a registered attention.
-
-    Such models add the mask to their scores.
-    """
+def adds_masks(package: str, config: str) -> bool:
+    """Whether models in a package of Python need a mask to add to scores."""
+    if package.rpartition(".")[2] in ADDED_AND_PASSED_ON:
+        return True
     if package not in _OWN:
         files = [module for name, module in sys.modules.items() if name.startswith(f"{package}.modeling_")]
         _OWN[package] = bool(files) and not any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in files)
+    if _OWN[package]:
+        warn_once(
+            f"{config}: this model computes attention itself, whatever attn_implementation says; "
+            "it runs as with attn_implementation='eager'."
+        )
     return _OWN[package]
 
 
+# Packages of models that make masks but call no registered attention.
 _OWN: dict[str, bool] = {}
+# Where one mask reaches the registered attention and also an addition (BigBird's own blocks, a text
+# encoder), or is joined with floats (the compressed keys of DeepSeek V4).
+ADDED_AND_PASSED_ON = frozenset({"bigbird_pegasus", "sam3_lite_text", "deepseek_v4"})
