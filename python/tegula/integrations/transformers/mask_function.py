@@ -98,13 +98,20 @@ def adds_masks(package: str, config: str) -> bool:
         return True
     if package not in _OWN:
         files = [module for name, module in sys.modules.items() if name.startswith(f"{package}.modeling_")]
-        _OWN[package] = bool(files) and not any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in files)
+        _OWN[package] = bool(files) and not any(map(calls_registered_attention, files))
     if _OWN[package]:
         warn_once(
             f"{config}: this model computes attention itself, whatever attn_implementation says; "
             "it runs as with attn_implementation='eager'."
         )
     return _OWN[package]
+
+
+def calls_registered_attention(file: Any) -> bool:
+    """Whether layers in a module of Python do, or those of another model of transformers that it uses."""
+    made_of = {kind.__module__ for kind in vars(file).values() if isinstance(kind, type)}
+    others = [sys.modules.get(name) for name in made_of if ".modeling_" in name]
+    return any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in (file, *others))
 
 
 # Packages of models that make masks but call no registered attention.
