@@ -110,7 +110,7 @@ def adds_masks(package: str, config: str) -> bool:
 def calls_registered_attention(file: Any) -> bool:
     """Whether layers in a module of Python do, or those of another model of transformers that it uses."""
     made_of = {kind.__module__ for kind in vars(file).values() if isinstance(kind, type)}
-    others = [sys.modules.get(name) for name in made_of if ".modeling_" in name]
+    others = [sys.modules.get(name) for name in made_of if ".models." in name]
     return any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in (file, *others))
 
 
