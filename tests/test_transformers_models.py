@@ -342,6 +342,13 @@ def test_a_carried_mask_broadcasts_along_the_queries():
     check(expected(mask=torch.arange(7) < torch.tensor([3, 6])[:, None, None, None]), mask)
 
 
+def test_a_mask_of_integers_is_refused():
+    with pytest.raises(
+        TypeError, match=r"attention_mask must be bool .True = may attend. or floats to add, got .*int64"
+    ):
+        check(None, SHOWN.long())
+
+
 def test_floats_are_added():
     bias = draw(1, 4, 5, 7)
     check(expected(bias=bias), bias)

@@ -140,6 +140,10 @@ def mask_and_bias(
             return attention_mask.mask_object(), position_bias
         attention_mask = attention_mask.bools()
     shown = attention_mask[(None,) * (4 - attention_mask.dim())].expand(-1, -1, q_len, k_len)
+    if not (shown.dtype == torch.bool or shown.is_floating_point()):
+        raise TypeError(
+            f"attention_mask must be bool (True = may attend) or floats to add, got {shown.dtype}; .bool() makes one"
+        )
     if shown.dtype == torch.bool:
         return per_batch(shown, query.shape[:-3]), position_bias
     return None, shown if position_bias is None else position_bias + shown
