@@ -79,6 +79,12 @@ def test_decoding_under_autocast():
     torch.testing.assert_close(found, whole, rtol=1e-2, atol=1e-2)
 
 
+def test_a_cache_for_a_layer_with_an_adapter():
+    layer = nn.MultiHeadAttention(D, H, dtype=torch.bfloat16)
+    layer.out_proj = torch.nn.Sequential(layer.out_proj, torch.nn.Identity())
+    assert layer.new_cache(B, L).k.dtype == torch.bfloat16
+
+
 def test_what_lies_behind_the_last_token_is_never_seen():
     layer = nn.MultiHeadAttention(D, H).eval()
     x = torch.randn(B, L, D)

@@ -200,7 +200,7 @@ class MultiHeadAttention(Projections):
 
     def new_cache(self, batch_size: int, max_len: int, *, dtype: torch.dtype | None = None) -> KVCache:
         """Return an empty `KVCache` of this layer's heads and device, and type: autocast's needs ``dtype=``."""
-        like = self.out_proj.weight
+        like = self._weights()[1]  # out_proj may have been replaced, by an adapter or a quantized one
         return KVCache(
             batch_size, max_len, self.num_kv_heads, self.head_dim, device=like.device, dtype=dtype or like.dtype
         )

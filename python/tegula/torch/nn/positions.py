@@ -39,8 +39,8 @@ class ForgetsTables(nn.Module):
         error_msgs: list[str],
     ) -> None:
         reasons = {}
-        own = self.state_dict(prefix=prefix)  # of a class made from this one, or of its children
         tables = [key for key in state_dict if key.startswith(prefix) and key.rpartition(".")[2] in _TABLES]
+        own = self.state_dict(prefix=prefix) if tables else {}  # of a class made from this one, or of its children
         for key in (key for key in tables if key not in own):
             problem = self._unlike(state_dict[key])
             if problem is None:
