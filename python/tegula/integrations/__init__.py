@@ -1,0 +1,1 @@
+"""tegula inside other libraries. Each is imported only when its module here is."""

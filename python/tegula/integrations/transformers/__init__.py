@@ -1,0 +1,60 @@
+"""tegula inside Hugging Face transformers: one line, and a model's attention runs on it.
+
+>>> import tegula.integrations.transformers
+>>> tegula.integrations.transformers.register()
+>>> from transformers import AutoModel, BertConfig
+>>> config = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=99)
+>>> model = AutoModel.from_config(config, attn_implementation="tegula")
+
+Models keep their weights, caches and ``generate``. `register` stands for the attention function AND for
+the function that makes masks: with the first alone, transformers passes no mask at all.
+"""
+
+from __future__ import annotations
+
+try:
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+except ImportError as error:
+    raise ImportError("tegula.integrations.transformers needs transformers >= 5: pip install transformers") from error
+
+from .attention_function import tegula_attention
+from .mask_function import tegula_mask
+from .mask_tensor import MaskTensor
+
+__all__ = ["MaskTensor", "register", "tegula_attention", "tegula_mask"]
+
+
+def register(name: str = "tegula") -> None:
+    """Make attention and masks known to transformers, for ``attn_implementation=name``.
+
+    May be called any number of times, before or after models are made: a model takes the
+    implementation when it is made, or by ``model.set_attn_implementation(name)``.
+
+    Parameters
+    ----------
+    name : str
+        What models are to call it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a name that is no string, is one of transformers' own, or has a meaning of its own there:
+        "flash" in it, "|" or "/".
+
+    Examples
+    --------
+    >>> from tegula.integrations.transformers import register
+    >>> register()
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string, got {type(name).__name__}")
+    registered = ALL_ATTENTION_FUNCTIONS.get(name)
+    taken = name in ("eager", "sdpa") or registered not in (None, tegula_attention)
+    if taken or not name or "flash" in name or "|" in name or "/" in name:
+        raise ValueError(
+            "name must be one to which transformers gives no meaning: not sdpa, eager or flash..., "
+            f"nothing with | or /; got {name!r}"
+        )
+    AttentionInterface.register(name, tegula_attention)
+    AttentionMaskInterface.register(name, tegula_mask)

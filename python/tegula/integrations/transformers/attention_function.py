@@ -1,0 +1,213 @@
+"""What the attention layers of transformers call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.utils import logging
+
+from ...masks import Mask, causal
+from ...torch.drop_in import broadcast, drawn_seed, per_batch
+from ...torch.functional import attention
+from .mask_tensor import MaskTensor
+
+logger = logging.get_logger(__name__)
+
+TOP_LEFT = causal("top_left")  # one object, which keeps its last result
+# Names of a choice of keys that models make for kernels of their own, instead of a mask.
+SPARSE = ("indices", "block_indices")
+
+
+def tegula_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | Tensor | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
+    output_attentions: bool | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the attention of a layer of transformers.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The layer; its `is_causal` counts where there is no mask.
+    query : Tensor, shape (B, H, Lq, D)
+        Queries.
+    key, value : Tensor, shape (B, G, Lk, D) and (B, G, Lk, Dv)
+        Heads that serve several query heads are not repeated.
+    attention_mask : Tensor, optional
+        A `MaskTensor`; or bool, True = may attend; or floats, which are added to the scores.
+    dropout, scaling, is_causal, position_bias, softcap
+        As models of transformers pass them.
+    s_aux : Tensor, shape (H,), optional
+        Sinks: logits that join the denominator of every query.
+    sinks : Tensor, shape (B, H, Lq, 1), optional
+        Sinks of each query.
+    output_attentions : bool, optional
+        Also return the weights, without gradient.
+    sliding_window : int, optional
+        Nothing is done with it: the mask knows it.
+    **options
+        Whatever else a model passes. What its own eager attention has a name for changes the result:
+        then that is called, and a warning says so once.
+
+    Returns
+    -------
+    out : Tensor, shape (B, Lq, H, Dv)
+        Contiguous.
+    weights : Tensor, shape (B, H, Lq, Lk), or None
+
+    Raises
+    ------
+    NotImplementedError
+        For layers that choose their keys by indices: without them the result would be another one.
+    """
+    for name in SPARSE:
+        if options.get(name) is not None:
+            raise NotImplementedError(
+                f"{type(module).__name__} chooses keys by {name}=, which attn_implementation='tegula' does not know; "
+                "use attn_implementation='eager' or 'sdpa' for this model"
+            )
+    other = other_function(module, query, options)
+    if other is not None:
+        if isinstance(attention_mask, MaskTensor):
+            attention_mask = attention_mask.bools()
+        given = {
+            "is_causal": is_causal, "position_bias": position_bias, "softcap": softcap, "s_aux": s_aux, "sinks": sinks,
+            "output_attentions": output_attentions, "sliding_window": sliding_window,
+        }  # fmt: skip
+        options |= {name: value for name, value in given.items() if value is not None}
+        found: tuple[Tensor, Tensor | None] = other(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
+        return found
+
+    if query.shape[0] != key.shape[0] or key.shape[:3] != value.shape[:3]:
+        query, key, value, _ = broadcast(query, key, value, grouped=True)
+    if isinstance(scaling, Tensor):  # learned, or made from the input
+        query, scaling = query * scaling, 1.0
+    mask, bias = mask_and_bias(module, query, key, attention_mask, is_causal, position_bias)
+    call = functools.partial(
+        attention, query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap, sinks=s_aux
+    )
+    seed = drawn_seed(dropout)
+    if sinks is None:
+        out = call(dropout_p=dropout, seed=seed)
+    else:
+        # One more logit per query, with value 0, takes the share exp(sink) / (exp(sink) + exp(lse)).
+        out, lse = call(dropout_p=dropout, seed=seed, return_lse=True)
+        out = out * torch.sigmoid(lse[..., None] - sinks).to(out.dtype)
+    weights = weights_of(call, query, sinks) if output_attentions else None
+    return out.transpose(1, 2).contiguous(), weights
+
+
+def mask_and_bias(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    attention_mask: Tensor | None,
+    is_causal: bool | None,
+    position_bias: Tensor | None,
+) -> tuple[Mask | Tensor | None, Tensor | None]:
+    """What is hidden, and what is added to the scores."""
+    q_len, k_len = query.shape[2], key.shape[2]
+    if attention_mask is None:
+        if is_causal is None:
+            is_causal = getattr(module, "is_causal", True)
+        # One query is the last token of a text. More keys than queries are those of an empty cache:
+        # there the first query stands at the first key.
+        return TOP_LEFT if is_causal and q_len > 1 else None, position_bias
+    if isinstance(attention_mask, MaskTensor):
+        return attention_mask.mask_object(), position_bias
+    shown = attention_mask[(None,) * (4 - attention_mask.dim())].expand(-1, -1, q_len, k_len)
+    if shown.dtype == torch.bool:
+        return per_batch(shown, query.shape[:-3]), position_bias
+    return None, shown if position_bias is None else position_bias + shown
+
+
+def weights_of(call: Callable[..., Any], query: Tensor, sinks: Tensor | None) -> Tensor:
+    """The softmax weights, before dropout."""
+    if query.requires_grad and torch.is_grad_enabled():
+        logger.warning_once(
+            "attn_implementation='tegula' returns attention weights without gradient; "
+            "if the loss depends on them, use attn_implementation='eager'."
+        )
+    with torch.no_grad():
+        _, lse, weights = call(return_lse=True, return_weights=True)
+        if sinks is not None:
+            weights = weights * torch.sigmoid(lse[..., None] - sinks).to(weights.dtype)
+    result: Tensor = weights
+    return result
+
+
+def other_function(module: nn.Module, query: Tensor, options: dict[str, Any]) -> Callable[..., Any] | None:
+    """The function that computes what is not computed here, None for everything else."""
+    if query.device.type not in ("cpu", "meta"):
+        logger.warning_once(
+            f"attn_implementation='tegula' runs on the CPU; on {query.device.type}, sdpa is used instead."
+        )
+        return sdpa_attention_forward
+    names = names_of_eager(type(module).__module__)
+    named = [name for name, value in options.items() if value is not None and name in names]
+    if not named:
+        return None
+    logger.warning_once(
+        f"attn_implementation='tegula' does not know {', '.join(named)} of {type(module).__name__}; "
+        "its eager attention is used instead."
+    )
+    return functools.partial(with_additive_mask, eager_function(type(module).__module__))
+
+
+def eager_function(file: str) -> Any:
+    """The eager attention that layers in a module of Python fall back to."""
+    return getattr(sys.modules.get(file), "eager_attention_forward", None)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def names_of_eager(file: str) -> tuple[str, ...]:
+    """The arguments that such an eager attention knows, and `tegula_attention` does not."""
+    if file not in _NAMES:
+        eager = eager_function(file)
+        theirs = () if eager is None else inspect.signature(eager).parameters.values()
+        ours = inspect.signature(tegula_attention).parameters
+        _NAMES[file] = tuple(p.name for p in theirs if p.kind is not p.VAR_KEYWORD and p.name not in ours)
+    return _NAMES[file]
+
+
+_NAMES: dict[str, tuple[str, ...]] = {}
+
+
+def with_additive_mask(
+    eager: Callable[..., Any],
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> Any:
+    """Call an eager attention, which adds its mask, and is not causal by itself."""
+    q_len, k_len = query.shape[2], key.shape[2]
+    mask, bias = mask_and_bias(module, query, key, attention_mask, options.get("is_causal"), None)
+    if isinstance(mask, Mask):
+        mask = torch.as_tensor(mask.dense(q_len, k_len))
+    if mask is not None:
+        bias = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, torch.finfo(query.dtype).min)
+    return eager(module, query, key, value, bias, **options)
