@@ -6,7 +6,7 @@ import inspect
 
 import torch
 
-from .inputs import LENGTH
+from .inputs_sizes import LENGTH
 from .outputs import tensors_of, valid_part
 
 PADDING, NEW_TOKENS, CHUNK = 4, 5, 6

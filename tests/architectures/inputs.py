@@ -8,7 +8,10 @@ import re
 import torch
 from transformers import PreTrainedConfig
 
-BATCH, LENGTH, DECODER_LENGTH, FRAMES, SAMPLES = 2, 14, 9, 64, 2000
+from .inputs_sizes import BATCH, DECODER_LENGTH, FRAMES, LENGTH, SAMPLES
+from .special_inputs import SPECIAL
+
+MANY = 400
 
 
 def parameters_of(model):
@@ -82,75 +85,125 @@ class Inputs:
         return {}
 
     def pictures(self):
+        """Layouts of pictures to try, the usual one first."""
         vision = self.vision()
-        channels = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
-        channels = channels if isinstance(channels, int) else 3
-        patch = getattr(vision, "patch_size", 8)
-        patch = patch if isinstance(patch, int) else patch[-1]
+        channels = first_int(getattr(vision, "num_channels", None), getattr(vision, "in_channels", None), 3)
+        patch = first_int(getattr(vision, "patch_size", None), 8)
         size = getattr(vision, "image_size", None) or 4 * patch
-        height, width = (size, size) if isinstance(size, int) else size[:2]
-        found = {}
-        grid = {"image_grid_thw", "grid_thw"} & set(self.names)
-        if grid:
-            temporal = getattr(vision, "temporal_patch_size", 1)
-            rows = self.normal(BATCH * 16, channels * temporal * patch * patch)
-            name = "hidden_states" if "hidden_states" in self.names else "pixel_values"
-            found[name] = rows
-            found[grid.pop()] = torch.tensor([[1, 4, 4]] * BATCH)
-        elif "pixel_values" in self.names:
-            frames = getattr(vision, "num_frames", None)
-            shape = (BATCH, frames, channels, height, width) if frames else (BATCH, channels, height, width)
-            found["pixel_values"] = self.normal(*shape)
-            if "image_sizes" in self.names:
-                found["image_sizes"] = torch.tensor([[height, width]] * BATCH)
-        elif "pixel_values_videos" in self.names:
-            frames = getattr(vision, "num_frames", None) or getattr(vision, "frames_per_clip", None) or 4
-            found["pixel_values_videos"] = self.normal(BATCH, frames, channels, height, width)
-        return found
+        height, width = (size, size) if isinstance(size, int) else size[-2:]
+        sizes = torch.tensor([[height, width]] * BATCH)
+        layouts = []
+        if "pixel_values_videos" in self.names and "pixel_values" not in self.names:
+            frames = first_int(getattr(vision, "num_frames", None), getattr(vision, "frames_per_clip", None), 4)
+            layouts.append({"pixel_values_videos": self.normal(BATCH, frames, channels, height, width)})
+        if not {"pixel_values", "hidden_states"} & set(self.names):
+            return layouts
+        name = "pixel_values" if "pixel_values" in self.names else "hidden_states"
+        grids = [grid for grid in ("image_grid_thw", "grid_thw", "image_grid_hw") if grid in self.names]
+        if grids:
+            temporal = first_int(getattr(vision, "temporal_patch_size", None), getattr(vision, "patch_temporal", None), 1)
+            grid = torch.tensor([[1, 4, 4]] * BATCH)[:, 1 if grids[0].endswith("_hw") else 0 :]
+            rows = self.normal(BATCH * 16, temporal * channels * patch * patch)
+            merges = {"merge_sizes": torch.tensor([2] * BATCH), "image_merge_sizes": torch.tensor([2] * BATCH)}
+            merges = {extra: value for extra, value in merges.items() if extra in self.names}
+            layouts.append({name: rows, grids[0]: grid, **merges})
+            layouts.append({name: rows.reshape(BATCH * 16, -1, patch, patch), grids[0]: grid})
+            layouts.append({name: rows.reshape(1, BATCH * 16, -1, patch, patch), grids[0]: grid})
+        if name == "hidden_states":
+            return layouts
+        if "spatial_shapes" in self.names:
+            layouts.append(
+                {
+                    name: self.normal(BATCH, 16, channels * patch * patch),
+                    "pixel_attention_mask": torch.ones(BATCH, 16, dtype=torch.long),
+                    "spatial_shapes": torch.tensor([[4, 4]] * BATCH),
+                }
+            )
+        if "aspect_ratio_ids" in self.names:
+            tiles = setting(self.config, "max_num_tiles")
+            layouts.append(
+                {
+                    name: self.normal(BATCH, 1, tiles, channels, height, width),
+                    "aspect_ratio_ids": torch.ones(BATCH, 1, dtype=torch.long),
+                    "aspect_ratio_mask": torch.ones(BATCH, 1, tiles, dtype=torch.long),
+                }
+            )
+        if "target_sizes" in self.names:
+            strips = self.normal(1, channels, patch, BATCH * 16 * patch)
+            layouts.append({name: strips, "target_sizes": torch.tensor([[4, 4]] * BATCH)})
+        frames = getattr(vision, "num_frames", None)
+        plain = {name: self.normal(BATCH, frames, channels, height, width) if frames else self.normal(BATCH, channels, height, width)}
+        if "image_sizes" in self.names:
+            layouts.append({**plain, "image_sizes": sizes})
+        layouts.append(plain)
+        layouts.append({name: plain[name][:, None]})
+        return layouts
 
     def sound(self):
-        found = {}
+        """Layouts of sound to try: spectra either way round, waves with and without an axis of channels."""
+        layouts = []
         if "input_features" in self.names:
-            mel = setting(self.config, "num_mel_bins", "feature_size", "feat_dim", "input_dim", "feature_projection_input_dim",
-                          "input_feat_per_channel", default=80)
-            found["input_features"] = self.normal(BATCH, mel, FRAMES)
+            mels = {
+                setting(self.config, name)
+                for name in ("num_mel_bins", "feature_size", "feat_dim", "input_dim", "feature_projection_input_dim",
+                             "input_feat_per_channel", "mel_bins")
+            }
+            for mel in sorted(mels - {None}, key=str) or [80]:
+                spectrum = self.normal(BATCH, mel, FRAMES)
+                for found in (spectrum, spectrum.transpose(1, 2).contiguous(), spectrum[:, None].transpose(2, 3)):
+                    layouts.append({"input_features": found, **self.sound_mask("input_features_mask", "feature_attention_mask")})
         if "input_values" in self.names:
-            found["input_values"] = self.normal(BATCH, SAMPLES)
-        return found
+            wave = self.normal(BATCH, SAMPLES)
+            layouts += [{"input_values": wave}, {"input_values": wave[:, None]}]
+            mel = setting(self.config, "num_mel_bins", default=8)
+            layouts.append({"input_values": self.normal(BATCH, setting(self.config, "max_length", default=32), mel)})
+        return layouts
+
+    def sound_mask(self, *names):
+        return {name: torch.ones(BATCH, FRAMES, dtype=torch.long) for name in names if name in self.names}
 
     def required(self, found):
-        """What must be given and is neither text nor picture nor sound."""
+        """What must be given besides."""
+        hidden = setting(self.config, "encoder_hidden_size", "hidden_size", "d_model")
         for name, needed in self.names.items():
-            if needed and name not in found and name in ("encoder_hidden_states", "query_embeds"):
-                found[name] = self.normal(BATCH, LENGTH, setting(self.config, "encoder_hidden_size", "hidden_size"))
+            if name in found:
+                continue
+            if needed and name in ("encoder_hidden_states", "query_embeds"):
+                found[name] = self.normal(BATCH, LENGTH, hidden)
+            elif needed and name in ("qformer_input_ids", "input_ids"):
+                found[name] = self.ids(BATCH, LENGTH)
         return found
+
+
+def first_int(*values):
+    """The first that is a number, or the last entry of a list of numbers."""
+    for value in values:
+        if isinstance(value, list | tuple) and value and isinstance(value[-1], int):
+            return value[-1]
+        if isinstance(value, int) and value:
+            return value
+    raise TypeError(f"no number among {values}")
 
 
 def candidates(model, seed=0):
     """Sets of inputs to try, the richest first: the first one that the model runs on is its own."""
     draw = Inputs(model, seed)
-    text, decoder, pictures, sound = draw.text(), draw.decoder(), draw.pictures(), draw.sound()
-    media = {**pictures, **sound}
-    tried = []
-    for found in ({**text, **media, **decoder}, {**text, **decoder}, {**media, **decoder}, {**text, **pictures, **decoder},
-                  {**text, **sound, **decoder}, {**pictures}, {**sound}):
-        if not found:
-            continue
-        if "input_features" in found:
-            transposed = {**found, "input_features": found["input_features"].transpose(1, 2).contiguous()}
-            both = [found, transposed]
-        else:
-            both = [found]
-        for each in both:
-            each = draw.required(dict(each))
-            if not any(same(each, other) for other in tried):
-                tried.append(each)
-                yield each
-
-
-def same(left, right):
-    return left.keys() == right.keys() and all(left[name].shape == right[name].shape for name in left)
-
+    special = SPECIAL.get(model.config.model_type)
+    if special is not None:
+        yield special(draw)
+        return
+    text, decoder = draw.text(), draw.decoder()
+    pictures, sound = draw.pictures(), draw.sound()
+    both = [{**picture, **wave} for picture in pictures for wave in sound]
+    for media in (*both, *pictures, *sound):
+        yield draw.required({**text, **media, **decoder})
+    if text:
+        yield draw.required({**text, **decoder})
+    for media in (*both, *pictures, *sound):
+        yield draw.required({**media, **decoder})
+        if decoder:
+            yield draw.required(dict(media))
+    yield draw.required({})
 
 
 MISMATCH = re.compile(
@@ -195,7 +248,10 @@ def with_places(config, inputs, error):
     if token is None:
         return None
     ids = inputs["input_ids"]
-    places = torch.full((ids.shape[0], int(features) // ids.shape[0]), token)
+    count = int(features) // ids.shape[0]
+    if count > MANY:  # numbers were counted, not features
+        count //= config.get_text_config().hidden_size
+    places = torch.full((ids.shape[0], count), token)
     ids = torch.cat([ids[:, :1], places, ids[:, 1:]], dim=1)
     changed = {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if "mm_token_type_ids" in inputs:

@@ -93,13 +93,18 @@ def tiny_config(model_type: str) -> PreTrainedConfig:
 def shrink(kind: type[PreTrainedConfig], default: PreTrainedConfig | None = None) -> PreTrainedConfig:
     """The smaller sister of a configuration, by default of its class's own default."""
     own = OVERRIDES.get(kind.model_type, {})
-    default = kind() if default is None else default
     changes = {}
+    if default is None:
+        default = kind()
+    else:  # what the whole decides about its part
+        plain = vars(kind())
+        changes = {name: value for name, value in vars(default).items() if name in plain and plain[name] != value}
+        changes = {name: value for name, value in changes.items() if name[0] != "_" and name not in DERIVED}
     fields = {name: value for name, value in vars(default).items() if name not in DERIVED}
     layers = chosen_layers(fields)
     for name, value in fields.items():
         small = smaller(name, value, layers)
-        if small is not value:
+        if small is not value or name in SIZE_OF:
             changes[name] = small
     changes.update(special_tokens(fields))
     for name, sub in fields.items():
