@@ -12,11 +12,17 @@ the function that makes masks: with the first alone, transformers passes no mask
 
 from __future__ import annotations
 
+import inspect
+
 try:
     from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if "q_offset" not in inspect.signature(sdpa_mask).parameters:
+        raise ImportError("the mask functions of this version take other arguments")
 except ImportError as error:
-    raise ImportError("tegula.integrations.transformers needs transformers >= 5: pip install transformers") from error
+    raise ImportError("tegula.integrations.transformers needs transformers 5: pip install 'transformers>=5'") from error
 
 from .attention_function import tegula_attention
 from .mask_function import tegula_mask

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.utils import logging
 
 from ...masks import Mask, causal
+from ...masks._torch import traced
 from ...torch.drop_in import broadcast, drawn_seed, per_batch
 from ...torch.functional import attention
 from .mask_tensor import MaskTensor
-
-logger = logging.get_logger(__name__)
+from .warnings import warn_once
 
 TOP_LEFT = causal("top_left")  # one object, which keeps its last result
 # Names of a choice of keys that models make for kernels of their own, instead of a mask.
@@ -130,7 +129,9 @@ def mask_and_bias(
     q_len, k_len = query.shape[2], key.shape[2]
     if attention_mask is None:
         if is_causal is None:
-            is_causal = getattr(module, "is_causal", True)
+            # Layers without the attribute are not causal: a causal mask is always given, but while
+            # compiling, where transformers' own rule holds.
+            is_causal = getattr(module, "is_causal", traced())
         # One query is the last token of a text. More keys than queries are those of an empty cache:
         # there the first query stands at the first key.
         return TOP_LEFT if is_causal and q_len > 1 else None, position_bias
@@ -145,7 +146,7 @@ def mask_and_bias(
 def weights_of(call: Callable[..., Any], query: Tensor, sinks: Tensor | None) -> Tensor:
     """The softmax weights, before dropout."""
     if query.requires_grad and torch.is_grad_enabled():
-        logger.warning_once(
+        warn_once(
             "attn_implementation='tegula' returns attention weights without gradient; "
             "if the loss depends on them, use attn_implementation='eager'."
         )
@@ -160,15 +161,14 @@ def weights_of(call: Callable[..., Any], query: Tensor, sinks: Tensor | None) ->
 def other_function(module: nn.Module, query: Tensor, options: dict[str, Any]) -> Callable[..., Any] | None:
     """The function that computes what is not computed here, None for everything else."""
     if query.device.type not in ("cpu", "meta"):
-        logger.warning_once(
-            f"attn_implementation='tegula' runs on the CPU; on {query.device.type}, sdpa is used instead."
-        )
-        return sdpa_attention_forward
+        warn_once(f"attn_implementation='tegula' runs on the CPU; on {query.device.type}, sdpa is used instead.")
+        sdpa: Callable[..., Any] = sdpa_attention_forward
+        return sdpa
     names = names_of_eager(type(module).__module__)
     named = [name for name, value in options.items() if value is not None and name in names]
     if not named:
         return None
-    logger.warning_once(
+    warn_once(
         f"attn_implementation='tegula' does not know {', '.join(named)} of {type(module).__name__}; "
         "its eager attention is used instead."
     )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers.masking_utils import (
-    and_masks,
     causal_mask_function,
-    padding_mask_function,
+    eager_mask,
     prepare_padding_mask,
     sdpa_mask,
 )
@@ -21,6 +20,7 @@ from ...masks._rows import Intervals
 from ...masks._torch import traced
 from .mask_rules import keys_seen
 from .mask_tensor import MaskTensor
+from .warnings import warn_once
 
 
 def tegula_mask(
@@ -61,43 +61,55 @@ def tegula_mask(
     Returns
     -------
     MaskTensor, Tensor or None
-        bool, (batch_size, 1, q_length, kv_length). A plain tensor while a model is being compiled or
-        exported, and on other devices than the CPU: there no numbers are read.
+        bool, (batch_size, 1, q_length, kv_length); None where nothing is hidden. A plain tensor, or None
+        for a causal mask, while a model is being compiled or exported, and on other devices than the
+        CPU: there no numbers are read. Floats to add, for models that do not call a registered
+        attention.
     """
-
-    def as_sdpa(skip: bool) -> Any:
-        return sdpa_mask(
-            batch_size=batch_size,
-            q_length=q_length,
-            kv_length=kv_length,
-            q_offset=q_offset,
-            kv_offset=kv_offset,
-            mask_function=mask_function,
-            attention_mask=attention_mask,
-            allow_is_causal_skip=skip and allow_is_causal_skip,
-            allow_is_bidirectional_skip=skip and allow_is_bidirectional_skip,
-            use_vmap=use_vmap,
-            device=device,
-            **options,
+    sizes = {
+        "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
+        "kv_offset": kv_offset, "mask_function": mask_function, "attention_mask": attention_mask,
+        "use_vmap": use_vmap, "device": device,
+    }  # fmt: skip
+    skips = {
+        "allow_is_causal_skip": allow_is_causal_skip,
+        "allow_is_bidirectional_skip": allow_is_bidirectional_skip,
+    }
+    config = options.get("config")
+    if config is not None and has_own_attention(type(config).__module__.rpartition(".")[0]):
+        warn_once(
+            f"{type(config).__name__}: this model computes attention itself, whatever attn_implementation says; "
+            "it runs as with attn_implementation='eager'."
         )
-
+        return eager_mask(**sizes, **skips, **options)
     if torch.device(device).type != "cpu" or traced():
-        return as_sdpa(skip=True)
-    function = mask_function
+        return sdpa_mask(**sizes, **skips, **options)
+
     padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    if padding is not None:
-        function = and_masks(function, padding_mask_function(padding))
     try:
-        lo, hi = keys_seen(function, batch_size, q_length, kv_length, int(q_offset), kv_offset)
+        lo, hi = keys_seen(mask_function, padding, batch_size, q_length, kv_length, int(q_offset), kv_offset)
     except Exception:
         # Not a mask of one run of keys per query; or a function that is wrong, and says so once more here.
-        shown = as_sdpa(skip=False)
+        shown: Any = sdpa_mask(**sizes, allow_is_causal_skip=False, **options)
         return MaskTensor(dense(shown), batch_size, q_length, kv_length)
-    from_start = not lo.any()
-    may_be_full = allow_is_bidirectional_skip or (allow_is_causal_skip and q_length == 1)
-    if may_be_full and from_start and (hi == kv_length).all():
-        return None
-    may_be_causal = allow_is_causal_skip and q_length == kv_length
-    if may_be_causal and from_start and (hi == np.arange(1, q_length + 1)).all():
+    # None stands for a mask that hides nothing, never for the causal one: whether a layer takes None for
+    # causal depends on an attribute that not every layer has.
+    may_be_none = allow_is_bidirectional_skip or (allow_is_causal_skip and q_length == 1)
+    if may_be_none and not lo.any() and (hi == kv_length).all():
         return None
     return MaskTensor(Intervals(lo, hi, kv_length), batch_size, q_length, kv_length)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def has_own_attention(package: str) -> bool:
+    """Whether the models in a package of Python make masks but do not call a registered attention.
+
+    Such models add the mask to their scores.
+    """
+    if package not in _OWN:
+        files = [module for name, module in sys.modules.items() if name.startswith(f"{package}.modeling_")]
+        _OWN[package] = bool(files) and not any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in files)
+    return _OWN[package]
+
+
+_OWN: dict[str, bool] = {}

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from transformers.masking_utils import causal_mask_function
 
 from .conditions import All, Any_, Compare, Condition, Keys, Queries, Unstructured
 
@@ -110,7 +111,7 @@ def pairwise(name: str, first: Any, second: Any = None, **options: Any) -> Symbo
         raise Unstructured(name)
     if name == "abs" and isinstance(first, Symbol) and first.difference is not None:
         return Symbol.of(first.shape, first.dtype, difference=first.difference, absolute=True)
-    shape = torch.broadcast_shapes(*(x.shape for x in (first, second) if isinstance(x, Tensor)))
+    shape = np.broadcast_shapes(*(x.shape for x in (first, second) if isinstance(x, Tensor)))
     if name == "sub":
         sides = side(first), side(second)
         if {axis for axis, _ in sides} == {QUERY, KEY}:
@@ -194,13 +195,34 @@ def integers(value: Tensor, axis: int) -> npt.NDArray[np.int64]:
 
 
 def keys_seen(
-    mask_function: Callable[..., Any], batch: int, q_len: int, k_len: int, q_offset: int, kv_offset: int
+    mask_function: Callable[..., Any],
+    padding: Tensor | None,
+    batch: int,
+    q_len: int,
+    k_len: int,
+    q_offset: int,
+    kv_offset: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """The keys [lo, hi) that each query sees: int32 arrays (B or 1, 1, Lq).
 
     `mask_function` as transformers writes them; the first query stands at q_offset, the first key at
-    kv_offset. Raises Unstructured, or whatever a function raises that asks for more than indices.
+    kv_offset. `padding`: bool (B, kv_offset + Lk or more), True where a token is real. Raises
+    Unstructured, or whatever a function raises that asks for more than indices.
     """
+    parts: list[Condition] = []
+    if padding is not None:
+        parts.append(Keys(padding[:, kv_offset : kv_offset + k_len].numpy()))
+    if mask_function is causal_mask_function:  # what nearly every step of a generation asks for
+        parts.append(Compare(np.arange(k_len)[None], "<=", np.arange(q_len)[None] + (q_offset - kv_offset)))
+    else:
+        parts.append(traced_condition(mask_function, batch, q_len, k_len, q_offset, kv_offset))
+    return All(parts).solve(q_len, k_len)
+
+
+def traced_condition(
+    mask_function: Callable[..., Any], batch: int, q_len: int, k_len: int, q_offset: int, kv_offset: int
+) -> Condition:
+    """What a mask function computes of the indices."""
     rows = torch.arange(batch)[:, None, None, None]
     head = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
     queries = torch.arange(q_offset, q_offset + q_len)[:, None]
@@ -213,4 +235,4 @@ def keys_seen(
     )
     if found.dtype != torch.bool:
         raise Unstructured(f"a mask of {found.dtype}")
-    return condition(found).solve(q_len, k_len)
+    return condition(found)
