@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 from .inputs_sizes import BATCH, DECODER_LENGTH, FRAMES, LENGTH, SAMPLES
 from .special_inputs import SPECIAL
 
-MANY = 400
+MANY = 100
 
 
 def parameters_of(model):

@@ -48,3 +48,37 @@ def difference(result, reference):
             scale = max(1.0, float(expected[finite].abs().max()))
             worst = max(worst, float((expected - found)[finite].abs().max()) / scale)
     return worst
+
+
+def root_mean_square(result, reference):
+    """The root mean square of the error over that of the reference, the worst tensor's."""
+    if result.keys() != reference.keys():
+        return float("inf")
+    worst = 0.0
+    for name, expected in reference.items():
+        expected, found = expected.double(), result[name].double()
+        if expected.shape != found.shape:
+            return float("inf")
+        finite = expected.isfinite() & found.isfinite()
+        if finite.any():
+            error = (expected - found)[finite].square().mean().sqrt()
+            worst = max(worst, float(error / expected[finite].square().mean().sqrt().clamp(min=1e-6)))
+    return worst
+
+
+def gradient_difference(result, reference):
+    """The largest error over all parameters, relative to the parameter's largest gradient.
+
+    Where that is below a thousandth of the largest of all, to this thousandth: such gradients are differences of large
+    numbers, those of a bias of keys for example are nothing but rounding.
+    """
+    if result.keys() != reference.keys():
+        return float("inf")
+    largest = max((float(value.abs().max()) for value in reference.values() if value.numel()), default=0.0)
+    worst = 0.0
+    for name, expected in reference.items():
+        if expected.numel():
+            scale = max(float(expected.abs().max()), 1e-3 * largest, 1e-30)
+            error = float((result[name] - expected).abs().max()) / scale
+            worst = error if error != error else max(worst, error)
+    return worst

@@ -83,6 +83,7 @@ OVERRIDES: dict[str, dict] = {
     "kosmos-2": {"latent_query_num": 4},
     "dots3_note_vision_encoder": {"adapter_in_dim": 64},
     "dots3_note_audio_encoder": {"adapter_input_size": 64},
+    "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
     "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 192},
     "time_series_transformer": {"prediction_length": 4, "context_length": 8, "num_time_features": 1},
     "informer": {"prediction_length": 4, "context_length": 8, "num_time_features": 1},
