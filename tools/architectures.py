@@ -1,7 +1,7 @@
 """Compares eager attention, torch's own (sdpa) and tegula on a tiny random model of every architecture of transformers.
 
-    python tools/architectures.py            all of them, and docs/architectures.md is written
-    python tools/architectures.py bert t5    only these, and the rows are printed
+python tools/architectures.py            all of them, and docs/architectures.md is written
+python tools/architectures.py bert t5    only these, and the rows are printed
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # every model is made here
 
 import torch
 import transformers
-from tqdm import tqdm
-
 from tegula.integrations.transformers import register
+from tqdm import tqdm
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -94,7 +93,7 @@ Errors are against eager, relative to the largest entry of each result, or to 1 
 | forward | all results, no padding | 3e-5 |
 | right, left | the second row of the batch padded; results of real tokens | 3e-5 |
 | gradients | of all parameters, with padding, relative to the largest of each parameter | 2e-4 |
-| bf16 | error of a bfloat16 forward pass against eager in float32 on the same weights, by root mean square | 1.5 times eager's own + 0.001 |
+| bf16 | forward in bfloat16 against eager in float32, same weights, root mean square | 1.5 times eager's + 0.001 |
 | dynamic, static | tokens of greedy generation with left padding, growing cache and cache of fixed size | none |
 | chunk | several tokens at once onto a filled cache | 3e-5 |
 | packed | two documents in one row, by positions that start again | 3e-5 |
@@ -150,7 +149,9 @@ def not_compared(results: list[Architecture]) -> list[str]:
 def reason_of(found: Architecture) -> str:
     if not found.reason:
         return "neither attention nor masks go through the interface"
-    return found.reason.replace("KeyError: 'uniform'", "takes its attention from a table of its own: KeyError").replace("|", "/")
+    return found.reason.replace("KeyError: 'uniform'", "takes its attention from a table of its own: KeyError").replace(
+        "|", "/"
+    )
 
 
 def verdict(found: Architecture) -> str:

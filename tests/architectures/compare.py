@@ -14,7 +14,7 @@ from .recording import Recorder
 
 # Forward errors are relative to the largest entry of a tensor, or to 1 where that is smaller.
 FORWARD, GRADIENT = 3e-5, 2e-4
-# A bfloat16 result may be half as far again from the float32 one as eager's, by root mean square: both errors are noise.
+# A bfloat16 result may be half as far again from the float32 one as eager's, by root mean square: both are noise.
 BFLOAT16_FACTOR, BFLOAT16_FLOOR = 1.5, 1e-3
 # With equal weights for all keys, results must change by more than a hundred times what is tolerated.
 MATTERS = 100 * FORWARD
@@ -145,7 +145,7 @@ class Comparison:
         return outcome
 
     def float32(self, name: str):
-        """An outcome, and a function that gives an implementation's error; None in its place where eager does not run."""
+        """An outcome, and a function that gives an implementation's error, or None where eager does not run."""
         function, measure, tolerance = CHECKS[name]
         try:
             reference = function(self.eager, self.inputs)

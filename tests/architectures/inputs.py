@@ -101,7 +101,9 @@ class Inputs:
         name = "pixel_values" if "pixel_values" in self.names else "hidden_states"
         grids = [grid for grid in ("image_grid_thw", "grid_thw", "image_grid_hw") if grid in self.names]
         if grids:
-            temporal = first_int(getattr(vision, "temporal_patch_size", None), getattr(vision, "patch_temporal", None), 1)
+            temporal = first_int(
+                getattr(vision, "temporal_patch_size", None), getattr(vision, "patch_temporal", None), 1
+            )
             grid = torch.tensor([[1, 4, 4]] * BATCH)[:, 1 if grids[0].endswith("_hw") else 0 :]
             rows = self.normal(BATCH * 16, temporal * channels * patch * patch)
             merges = {"merge_sizes": torch.tensor([2] * BATCH), "image_merge_sizes": torch.tensor([2] * BATCH)}
@@ -132,7 +134,11 @@ class Inputs:
             strips = self.normal(1, channels, patch, BATCH * 16 * patch)
             layouts.append({name: strips, "target_sizes": torch.tensor([[4, 4]] * BATCH)})
         frames = getattr(vision, "num_frames", None)
-        plain = {name: self.normal(BATCH, frames, channels, height, width) if frames else self.normal(BATCH, channels, height, width)}
+        plain = {
+            name: self.normal(BATCH, frames, channels, height, width)
+            if frames
+            else self.normal(BATCH, channels, height, width)
+        }
         if "image_sizes" in self.names:
             layouts.append({**plain, "image_sizes": sizes})
         layouts.append(plain)
@@ -145,13 +151,22 @@ class Inputs:
         if "input_features" in self.names:
             mels = {
                 setting(self.config, name)
-                for name in ("num_mel_bins", "feature_size", "feat_dim", "input_dim", "feature_projection_input_dim",
-                             "input_feat_per_channel", "mel_bins")
+                for name in (
+                    "num_mel_bins",
+                    "feature_size",
+                    "feat_dim",
+                    "input_dim",
+                    "feature_projection_input_dim",
+                    "input_feat_per_channel",
+                    "mel_bins",
+                )
             }
             for mel in sorted(mels - {None}, key=str) or [80]:
                 spectrum = self.normal(BATCH, mel, FRAMES)
                 for found in (spectrum, spectrum.transpose(1, 2).contiguous(), spectrum[:, None].transpose(2, 3)):
-                    layouts.append({"input_features": found, **self.sound_mask("input_features_mask", "feature_attention_mask")})
+                    layouts.append(
+                        {"input_features": found, **self.sound_mask("input_features_mask", "feature_attention_mask")}
+                    )
         if "input_values" in self.names:
             wave = self.normal(BATCH, SAMPLES)
             layouts += [{"input_values": wave}, {"input_values": wave[:, None]}]
@@ -159,8 +174,9 @@ class Inputs:
             layouts.append({"input_values": self.normal(BATCH, setting(self.config, "max_length", default=32), mel)})
         return layouts
 
-    def sound_mask(self, *names):
-        return {name: torch.ones(BATCH, FRAMES, dtype=torch.long) for name in names if name in self.names}
+    def sound_masks(self):
+        names = {"input_features_mask", "feature_attention_mask"} & set(self.names)
+        return {name: torch.ones(BATCH, FRAMES, dtype=torch.long) for name in names}
 
     def required(self, found):
         """What must be given besides."""
@@ -230,7 +246,7 @@ def settle(model, seed=0):
                 with torch.no_grad():
                     model(**found)
                 return found, errors
-            except Exception as error:  # noqa: BLE001 - what a model dislikes about inputs can be anything
+            except Exception as error:
                 errors.append(f"{sorted(found)}: {type(error).__name__}: {error}")
                 found = with_places(model.config, found, str(error))
                 if found is None:

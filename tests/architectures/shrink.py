@@ -25,7 +25,7 @@ SIZES = (
         pooler_hidden_size image_text_hidden_size encoder_hidden_dim vision_hidden_size attention_hidden_size
         backbone_hidden_size adapter_out_dim emb_dim embedding_dim hidden_size_global project_dim
         output_proj_dims input_embedding_size output_embedding_size vision_output_dim cross_hidden_size
-        projector_output_dim""",
+        projector_output_dim conv_dim""",
     ),
     (
         HEADS,
@@ -82,7 +82,10 @@ SIZES = (
     (32, "max_source_positions"),
     (IMAGE, "image_size input_size crop_size max_image_size"),
     (PATCH, "patch_size"),
-    (WINDOW, "sliding_window attention_chunk_size attention_window_size sliding_window_size local_attention_window_len"),
+    (
+        WINDOW,
+        "sliding_window attention_chunk_size attention_window_size sliding_window_size local_attention_window_len",
+    ),
     (8, "local_attention num_mel_bins"),
     (
         4,
@@ -179,7 +182,10 @@ def chosen_layers(fields):
     kinds = [
         value
         for name, value in fields.items()
-        if isinstance(value, list | tuple) and len(value) == count and "layer" in name and list(value) != list(range(count))
+        if isinstance(value, list | tuple)
+        and len(value) == count
+        and "layer" in name
+        and list(value) != list(range(count))
     ]
     first = {}
     for index in range(count):

@@ -87,7 +87,8 @@ SPECIAL = {
     "qwen2_5_omni_audio_encoder": spectrum_lengths,
     "qwen3_omni_moe_audio_encoder": spectrum_lengths,
     "gemma3n_audio": together(
-        rows("audio_mel", BATCH, FRAMES, "input_feat_size"), lambda draw: {"audio_mel_mask": torch.zeros(BATCH, FRAMES).bool()}
+        rows("audio_mel", BATCH, FRAMES, "input_feat_size"),
+        lambda draw: {"audio_mel_mask": torch.zeros(BATCH, FRAMES).bool()},
     ),
     "gemma4_vision": lambda draw: {
         "pixel_values": draw.normal(BATCH, 16, 3 * draw.config.patch_size**2),
@@ -113,9 +114,7 @@ SPECIAL = {
         "pixel_values": draw.normal(BATCH, 1, 3, 32, 32),
         "image_attention_mask": torch.ones(BATCH, LENGTH, 1, dtype=torch.long),
     },
-    "idefics2_perceiver": together(
-        rows("context", BATCH, LENGTH, "hidden_size"), TEXT_MASK
-    ),
+    "idefics2_perceiver": together(rows("context", BATCH, LENGTH, "hidden_size"), TEXT_MASK),
     "molmo2_vision": lambda draw: {"pixel_values": draw.normal(BATCH, 16, 3 * draw.config.patch_size**2)},
     "sam3_detr_decoder": lambda draw: {
         "vision_features": draw.normal(BATCH, 16, 64),
@@ -126,7 +125,8 @@ SPECIAL = {
     },
     "bridgetower_vision_model": rows("image", BATCH, 3, 32, 32),
     "blip_2_qformer": together(
-        rows("query_embeds", BATCH, 4, "hidden_size"), rows("encoder_hidden_states", BATCH, LENGTH, "encoder_hidden_size")
+        rows("query_embeds", BATCH, 4, "hidden_size"),
+        rows("encoder_hidden_states", BATCH, LENGTH, "encoder_hidden_size"),
     ),
     "unlimited_ocr_vision_encoder": rows("patch_embeds", BATCH, 64, 4, 4),
     "flava_multimodal_model": rows("hidden_states", BATCH, LENGTH, "hidden_size"),
