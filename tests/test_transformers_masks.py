@@ -238,6 +238,18 @@ def test_operations_see_the_bools(name, mask):
     assert torch.equal(carried.bools(), plain)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_added_to_scores_it_hides(dtype):
+    carried, plain = make()
+    scores = torch.randn(2, 3, 4, 6).to(dtype)
+    expected = torch.where(plain, scores, torch.finfo(dtype).min)
+    for total in (scores + carried, carried + scores, scores.clone().add_(carried), scores + carried[:, :, :, :]):
+        assert torch.equal(torch.where(plain, total, torch.finfo(dtype).min), expected)
+        assert (total[~plain.expand(2, 3, 4, 6)] < torch.finfo(dtype).min / 2).all()
+    # Integers, as cumulative sums of a mask, are no scores.
+    assert torch.equal(carried + torch.ones(4, 6, dtype=torch.int64), plain + torch.ones(4, 6, dtype=torch.int64))
+
+
 @pytest.mark.parametrize("name", ["whole", "keys", "queries", "entries", "twice", "nothing"])
 def test_slices_keep_the_structure(name):
     carried, plain = make()

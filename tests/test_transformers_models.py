@@ -337,6 +337,11 @@ def test_bool_masks_broadcast(mask):
     check(expected(mask=mask), mask)
 
 
+def test_a_carried_mask_broadcasts_along_the_queries():
+    mask = MaskTensor(tg.masks.padding([3, 6]), 2, 1, 7)
+    check(expected(mask=torch.arange(7) < torch.tensor([3, 6])[:, None, None, None]), mask)
+
+
 def test_floats_are_added():
     bias = draw(1, 4, 5, 7)
     check(expected(bias=bias), bias)

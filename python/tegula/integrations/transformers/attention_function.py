@@ -136,7 +136,9 @@ def mask_and_bias(
         # there the first query stands at the first key.
         return TOP_LEFT if is_causal and q_len > 1 else None, position_bias
     if isinstance(attention_mask, MaskTensor):
-        return attention_mask.mask_object(), position_bias
+        if attention_mask.shape[2] == q_len:
+            return attention_mask.mask_object(), position_bias
+        attention_mask = attention_mask.bools()
     shown = attention_mask[(None,) * (4 - attention_mask.dim())].expand(-1, -1, q_len, k_len)
     if shown.dtype == torch.bool:
         return per_batch(shown, query.shape[:-3]), position_bias

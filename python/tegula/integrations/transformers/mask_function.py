@@ -76,11 +76,7 @@ def tegula_mask(
         "allow_is_bidirectional_skip": allow_is_bidirectional_skip,
     }
     config = options.get("config")
-    if config is not None and has_own_attention(type(config).__module__.rpartition(".")[0]):
-        warn_once(
-            f"{type(config).__name__}: this model computes attention itself, whatever attn_implementation says; "
-            "it runs as with attn_implementation='eager'."
-        )
+    if config is not None and adds_masks(type(config).__module__.rpartition(".")[0], type(config).__name__):
         return eager_mask(**sizes, **skips, **options)
     if torch.device(device).type != "cpu" or traced():
         return sdpa_mask(**sizes, **skips, **options)
@@ -101,15 +97,23 @@ def tegula_mask(
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def has_own_attention(package: str) -> bool:
-    """Whether the models in a package of Python make masks but do not call a registered attention.
-
-    Such models add the mask to their scores.
-    """
+def adds_masks(package: str, config: str) -> bool:
+    """Whether models in a package of Python need a mask to add to scores."""
+    if package.rpartition(".")[2] in ADDED_AND_PASSED_ON:
+        return True
     if package not in _OWN:
         files = [module for name, module in sys.modules.items() if name.startswith(f"{package}.modeling_")]
         _OWN[package] = bool(files) and not any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in files)
+    if _OWN[package]:
+        warn_once(
+            f"{config}: this model computes attention itself, whatever attn_implementation says; "
+            "it runs as with attn_implementation='eager'."
+        )
     return _OWN[package]
 
 
+# Packages of models that make masks but call no registered attention.
 _OWN: dict[str, bool] = {}
+# Where one mask reaches the registered attention and also an addition (BigBird's own blocks, a text
+# encoder), or is joined with floats (the compressed keys of DeepSeek V4).
+ADDED_AND_PASSED_ON = frozenset({"bigbird_pegasus", "sam3_lite_text", "deepseek_v4"})

@@ -3,7 +3,7 @@
 Models pass an attention mask from layer to layer, and some slice, concatenate or combine it on the
 way. So what they are handed is a tensor: bool, (B, 1, Lq, Lk), True = may attend. Attention takes the
 mask object out of it. Any operation of torch sees what the mask shows, computed when it is first
-needed.
+needed; only where it is added to floats, it counts as a mask that is meant to be added.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from torch import Tensor
 
 from ...masks import Mask, dense
 from ...masks._rows import Intervals
+from .warnings import warn_once
 
 _aten = torch.ops.aten
+ADDITIONS = (_aten.add.Tensor, _aten.add_.Tensor)
 
 
 class Cut(NamedTuple):
@@ -124,6 +126,17 @@ class MaskTensor(Tensor):
             found = found.narrow(axis, first, last - first)
         return found
 
+    def additive(self, scores: Any) -> Tensor:
+        """The mask as what a layer means that adds it to its scores: 0 = may attend, else the least float."""
+        if not (isinstance(scores, Tensor) and scores.is_floating_point()):
+            return self.bools()
+        warn_once(
+            "A layer adds its attention mask to its scores instead of calling the registered attention: "
+            "there it runs as with attn_implementation='eager'."
+        )
+        hidden = ~self.bools()
+        return torch.zeros(self.shape, dtype=scores.dtype).masked_fill_(hidden, torch.finfo(scores.dtype).min)
+
     def __deepcopy__(self, memo: Any) -> MaskTensor:
         make, arguments = self.__reduce_ex__(None)
         copied: MaskTensor = make(*arguments)
@@ -147,6 +160,10 @@ class MaskTensor(Tensor):
             part = sliced(*args, **kwargs)
             if part is not None:
                 return part
+
+        if func in ADDITIONS and len(args) == 2 and not kwargs:
+            first, second = (x.additive(y) if isinstance(x, MaskTensor) else x for x, y in (args, args[::-1]))
+            return func(first, second)
 
         shares = any(argument.alias_info is not None for argument in func._schema.arguments)
 
