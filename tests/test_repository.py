@@ -20,7 +20,7 @@ from tegula import _core
 pytestmark = pytest.mark.isa_once
 
 ROOT = Path(__file__).parents[1]
-SOURCE_FOLDERS = ("csrc", "python", "tests", "bench", "examples")
+SOURCE_FOLDERS = ("csrc", "python", "tests", "bench", "examples", "tools")
 SOURCE_SUFFIXES = {".py", ".pyi", ".h", ".cpp", ".inl", ".cu", ".cuh", ".txt", ".toml"}
 MAX_LINES = 500
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-
 import torch
 
+from .inputs import parameters_of
 from .inputs_sizes import LENGTH
 from .outputs import HUGE, tensors_of, valid_part
 
@@ -86,7 +85,7 @@ def chunked_prefill(model, inputs):
 
 def packed(model, inputs):
     """Two documents in one row, told apart by positions that start again."""
-    names = inspect.signature(model.forward).parameters
+    names = parameters_of(model)
     if "position_ids" not in names:
         raise NotApplicable("no position_ids")
     inputs = text_only(model, inputs)
@@ -144,8 +143,7 @@ def text_only(model, inputs):
 
 
 def cache_name(model):
-    names = inspect.signature(model.forward).parameters
-    return next((name for name in ("cache", "past_key_values") if name in names), None)
+    return next((name for name in ("cache", "past_key_values") if name in parameters_of(model)), None)
 
 
 def generated(model, inputs, **options):

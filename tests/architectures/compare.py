@@ -106,10 +106,10 @@ class Comparison:
                 raise LookupError("no model class takes this configuration alone")
             self.result.name = kind.__name__
             self.eager = build(model_type, "eager")
+            self.inputs, errors = settle(self.eager)
         except Exception as error:
             self.result.reason = told(error)
             return
-        self.inputs, errors = settle(self.eager)
         if self.inputs is None:
             self.result.reason = f"no inputs found; {errors[0]}"[:200]
             return

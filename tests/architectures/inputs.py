@@ -11,8 +11,6 @@ from transformers import PreTrainedConfig
 from .inputs_sizes import BATCH, DECODER_LENGTH, FRAMES, LENGTH, SAMPLES
 from .special_inputs import SPECIAL
 
-MANY = 100
-
 
 def parameters_of(model):
     """Names of what `forward` takes, and whether it must be given."""
@@ -36,6 +34,10 @@ def setting(config, *names, default=None):
             if value is not None:
                 return value
     return default
+
+
+SPECTRUM_SIZES = """num_mel_bins feature_size feat_dim input_dim feature_projection_input_dim input_feat_per_channel
+    mel_bins""".split()
 
 
 class Inputs:
@@ -134,11 +136,8 @@ class Inputs:
             strips = self.normal(1, channels, patch, BATCH * 16 * patch)
             layouts.append({name: strips, "target_sizes": torch.tensor([[4, 4]] * BATCH)})
         frames = getattr(vision, "num_frames", None)
-        plain = {
-            name: self.normal(BATCH, frames, channels, height, width)
-            if frames
-            else self.normal(BATCH, channels, height, width)
-        }
+        axes = (frames, channels, height, width) if frames else (channels, height, width)
+        plain = {name: self.normal(BATCH, *axes)}
         if "image_sizes" in self.names:
             layouts.append({**plain, "image_sizes": sizes})
         layouts.append(plain)
@@ -149,34 +148,26 @@ class Inputs:
         """Layouts of sound to try: spectra either way round, waves with and without an axis of channels."""
         layouts = []
         if "input_features" in self.names:
-            mels = {
-                setting(self.config, name)
-                for name in (
-                    "num_mel_bins",
-                    "feature_size",
-                    "feat_dim",
-                    "input_dim",
-                    "feature_projection_input_dim",
-                    "input_feat_per_channel",
-                    "mel_bins",
-                )
-            }
+            masks = self.time_masks(FRAMES)
+            mels = {setting(self.config, name) for name in SPECTRUM_SIZES}
             for mel in sorted(mels - {None}, key=str) or [80]:
                 spectrum = self.normal(BATCH, mel, FRAMES)
                 for found in (spectrum, spectrum.transpose(1, 2).contiguous(), spectrum[:, None].transpose(2, 3)):
-                    layouts.append(
-                        {"input_features": found, **self.sound_mask("input_features_mask", "feature_attention_mask")}
-                    )
+                    layouts.append({"input_features": found, **masks})
         if "input_values" in self.names:
             wave = self.normal(BATCH, SAMPLES)
-            layouts += [{"input_values": wave}, {"input_values": wave[:, None]}]
+            masks = self.time_masks(SAMPLES)
+            layouts += [{"input_values": wave, **masks}, {"input_values": wave}, {"input_values": wave[:, None]}]
             mel = setting(self.config, "num_mel_bins", default=8)
             layouts.append({"input_values": self.normal(BATCH, setting(self.config, "max_length", default=32), mel)})
         return layouts
 
-    def sound_masks(self):
-        names = {"input_features_mask", "feature_attention_mask"} & set(self.names)
-        return {name: torch.ones(BATCH, FRAMES, dtype=torch.long) for name in names}
+    def time_masks(self, length):
+        """Which moments are real: all. A model that reads text has its attention_mask for that."""
+        names = {"input_features_mask", "feature_attention_mask"}
+        if "input_ids" not in self.names:
+            names.add("attention_mask")
+        return {name: torch.ones(BATCH, length, dtype=torch.long) for name in sorted(names & set(self.names))}
 
     def required(self, found):
         """What must be given besides."""
@@ -222,6 +213,8 @@ def candidates(model, seed=0):
     yield draw.required({})
 
 
+# More places than the features of a tiny picture take.
+TOO_MANY = 100
 MISMATCH = re.compile(
     r"(Image|Video|Audio|Multimodal)\D*tokens: (?:torch\.Size\(\[)?(\d+)\D+features:? (?:torch\.Size\(\[)?(\d+)"
 )
@@ -265,7 +258,7 @@ def with_places(config, inputs, error):
         return None
     ids = inputs["input_ids"]
     count = int(features) // ids.shape[0]
-    if count > MANY:  # numbers were counted, not features
+    if count > TOO_MANY:  # numbers were counted, not features
         count //= config.get_text_config().hidden_size
     places = torch.full((ids.shape[0], count), token)
     ids = torch.cat([ids[:, :1], places, ids[:, 1:]], dim=1)
