@@ -36,8 +36,15 @@ def setting(config, *names, default=None):
     return default
 
 
-SPECTRUM_SIZES = """num_mel_bins feature_size feat_dim input_dim feature_projection_input_dim input_feat_per_channel
-    mel_bins""".split()
+SPECTRUM_SIZES = (
+    "num_mel_bins",
+    "feature_size",
+    "feat_dim",
+    "input_dim",
+    "feature_projection_input_dim",
+    "input_feat_per_channel",
+    "mel_bins",
+)
 
 
 class Inputs:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-# Caches are compared by what is generated with them, losses are sums of what is compared anyway.
-LEFT_OUT = ("cache", "past_key_values", "loss", "encoder_cache")
+# Caches are compared by what is generated with them, losses are sums of what is compared anyway, and weights of
+# attention are what eager alone returns.
+LEFT_OUT = ("cache", "past_key_values", "loss", "encoder_cache", "attentions", "cross_attentions")
 
 
 # Logits that a model excludes are -inf or the lowest number there is.
