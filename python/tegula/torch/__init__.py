@@ -11,6 +11,7 @@ embedding_backward              the gradient of a table, dense or sparse
 positional_encoding             sinusoidal tables
 scaled_dot_product_attention    torch's function of that name, to the letter
 varlen_attention                packed sequences, with flash-attn's conventions
+nn                              modules: the tutorials' classes and torch's Transformer layers
 ==============================  ================================================================
 """
 
@@ -19,6 +20,7 @@ try:
 except ImportError as error:
     raise ImportError("tegula.torch needs torch: pip install 'tegula[torch]'") from error
 
+from . import nn
 from .drop_in import scaled_dot_product_attention, varlen_attention
 from .embedding_functional import embedding, embedding_backward, positional_encoding
 from .functional import attention, attention_backward, merge_attention
@@ -29,6 +31,7 @@ __all__ = [
     "embedding",
     "embedding_backward",
     "merge_attention",
+    "nn",
     "positional_encoding",
     "scaled_dot_product_attention",
     "varlen_attention",
