@@ -157,18 +157,15 @@ def test_any_combination(rule, padding, place):
     assert torch.equal(ours.bools(), theirs)
 
 
-def test_none_stands_for_what_hides_nothing():
-    call = dict(batch_size=2, q_length=5, kv_length=5)
-    real = torch.ones(2, 5, dtype=torch.bool)
+def test_a_mask_that_hides_nothing_is_there_too():
+    """None would leave it to a layer's attribute whether it is causal."""
     full = hf.bidirectional_mask_function
-    assert tegula_mask(**call, mask_function=full, attention_mask=real, allow_is_bidirectional_skip=True) is None
-    assert tegula_mask(**call, mask_function=full, attention_mask=real) is not None
-    assert tegula_mask(**call, attention_mask=real) is not None  # causal
+    real = torch.ones(2, 5, dtype=torch.bool)
+    call = dict(batch_size=2, q_length=5, kv_length=5, attention_mask=real, allow_is_bidirectional_skip=True)
+    assert tegula_mask(**call, mask_function=full).mask_object().hides_nothing()
+    assert not tegula_mask(**call).mask_object().hides_nothing()
     real[1, 3:] = False
-    assert tegula_mask(**call, mask_function=full, attention_mask=real, allow_is_bidirectional_skip=True) is not None
-    one = dict(batch_size=2, q_length=1, kv_length=5, q_offset=4)
-    assert tegula_mask(**one) is None
-    assert tegula_mask(**one, allow_is_causal_skip=False) is not None
+    assert not tegula_mask(**call, mask_function=full).mask_object().hides_nothing()
 
 
 def test_no_matrix_is_made():

@@ -274,6 +274,9 @@ class Mask:
     def _repr_svg_(self) -> str | None:
         return _picture.svg(self) if self._readable else None
 
+    # Notebooks and GitHub show SVG; builders of documentation ask for HTML alone.
+    _repr_html_ = _repr_svg_
+
     # -- objects that never change --------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:

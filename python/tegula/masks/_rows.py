@@ -36,6 +36,9 @@ class Intervals(Mask):
     def _sizes(self) -> tuple[int | None, int | None]:
         return self._lo.shape[-1], self._k_len
 
+    def hides_nothing(self) -> bool:
+        return not self._lo.any() and bool((self._hi == self._k_len).all())
+
     def part(self, batch: slice, queries: slice, keys: slice) -> Intervals:
         """The mask of some batch entries, queries and keys: slices of step 1."""
         entries = batch if self._batch > 1 else slice(0, 1)

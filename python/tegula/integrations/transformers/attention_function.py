@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ...masks import Mask, causal
+from ...masks._rows import Intervals
 from ...masks._torch import traced
 from ...torch.drop_in import broadcast, drawn_seed, per_batch
 from ...torch.functional import attention
@@ -129,15 +130,16 @@ def mask_and_bias(
     q_len, k_len = query.shape[2], key.shape[2]
     if attention_mask is None:
         if is_causal is None:
-            # Layers without the attribute are not causal: a causal mask is always given, but while
-            # compiling, where transformers' own rule holds.
+            # Where transformers made a mask, it is given. While compiling it may have been left out, and
+            # transformers' own rule holds.
             is_causal = getattr(module, "is_causal", traced())
         # One query is the last token of a text. More keys than queries are those of an empty cache:
         # there the first query stands at the first key.
         return TOP_LEFT if is_causal and q_len > 1 else None, position_bias
     if isinstance(attention_mask, MaskTensor):
         if attention_mask.shape[2] == q_len:
-            return attention_mask.mask_object(), position_bias
+            mask = attention_mask.mask_object()
+            return None if isinstance(mask, Intervals) and mask.hides_nothing() else mask, position_bias
         attention_mask = attention_mask.bools()
     shown = attention_mask[(None,) * (4 - attention_mask.dim())].expand(-1, -1, q_len, k_len)
     if shown.dtype == torch.bool:

@@ -50,7 +50,7 @@ def tegula_mask(
     attention_mask : bool Tensor (batch_size, length), optional
         True where a token is real.
     allow_is_causal_skip, allow_is_bidirectional_skip : bool
-        Whether None may stand for the plain causal mask, and for that which hides nothing.
+        Whether `sdpa_mask` may return None, where it is called instead.
     use_vmap : bool
         Whether `mask_function` wants single indices.
     device : torch.device
@@ -61,10 +61,9 @@ def tegula_mask(
     Returns
     -------
     MaskTensor, Tensor or None
-        bool, (batch_size, 1, q_length, kv_length); None where nothing is hidden. A plain tensor, or None
-        for a causal mask, while a model is being compiled or exported, and on other devices than the
-        CPU: there no numbers are read. Floats to add, for models that do not call a registered
-        attention.
+        bool, (batch_size, 1, q_length, kv_length). What `sdpa_mask` returns while a model is being compiled
+        or exported, and on other devices than the CPU: there no numbers are read. Floats to add, for
+        models that do not call a registered attention.
     """
     sizes = {
         "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
@@ -88,11 +87,7 @@ def tegula_mask(
         # Not a mask of one run of keys per query; or a function that is wrong, and says so once more here.
         shown: Any = sdpa_mask(**sizes, allow_is_causal_skip=False, **options)
         return MaskTensor(dense(shown), batch_size, q_length, kv_length)
-    # None stands for a mask that hides nothing, never for the causal one: whether a layer takes None for
-    # causal depends on an attribute that not every layer has.
-    may_be_none = allow_is_bidirectional_skip or (allow_is_causal_skip and q_length == 1)
-    if may_be_none and not lo.any() and (hi == kv_length).all():
-        return None
+    # Never None, for which causal and bidirectional models have attributes that not every layer has right.
     return MaskTensor(Intervals(lo, hi, kv_length), batch_size, q_length, kv_length)
 
 

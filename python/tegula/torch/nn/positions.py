@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ... import checks
+from ... import _heatmap, checks
 from ...masks._torch import traced
 from ...positions import checked_base
 from ..attention_options import refuse_kind
@@ -173,6 +173,12 @@ class SinusoidalPositions(ForgetsTables):
         return positional_encoding(
             torch.arange(count, device="cpu"), self.d_model, base=self.base, layout=self.layout, spacing=self.spacing
         )
+
+    def _repr_svg_(self) -> str:
+        rows = self._table_rows(128 if self.max_len is None else min(self.max_len, 512))
+        return _heatmap.svg(rows.numpy(), repr(self), limit=1.0)
+
+    _repr_html_ = _repr_svg_
 
     def extra_repr(self) -> str:
         options = [f"{self.d_model}", *(() if self.max_len is None else (f"max_len={self.max_len}",))]
