@@ -9,6 +9,7 @@ import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from . import checks
+from .excluded import NOT_COMPARABLE
 from .inputs import settle
 from .models import build, class_of, randomize, twin
 from .outputs import difference, gradient_difference, root_mean_square
@@ -130,8 +131,10 @@ class Comparison:
         """Count the calls of a registered function, and see how much attention matters."""
         recorder = uniform_attention()
         try:
-            changed = checks.forward(twin(self.eager, recorder.name), self.inputs)
-            self.result.matters = difference(changed, checks.forward(self.eager, self.inputs))
+            reference = checks.forward(self.eager, self.inputs)
+            if any(value.isnan().all() for value in reference.values() if value.numel()):
+                raise ValueError("eager attention gives NaN")
+            self.result.matters = difference(checks.forward(twin(self.eager, recorder.name), self.inputs), reference)
         except Exception as error:
             self.result.reason = told(error)
         self.result.calls, self.result.masks = recorder.calls, recorder.masks
@@ -143,7 +146,10 @@ class Comparison:
 
     def check(self, name: str, always_sdpa: bool = False) -> Outcome:
         """Run one check; torch's own attention only where tegula disagrees with eager, or on request."""
-        if name == "bf16":
+        unfit = NOT_COMPARABLE.get((self.result.model_type, name))
+        if unfit:
+            outcome, error = Outcome(reason=unfit), None
+        elif name == "bf16":
             # One measure is noise: where it is too much, the mean over several weights decides.
             outcome, error = self.bfloat16(SEEDS[:1])
             if error is not None and not outcome.equal("tegula"):

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from .inputs_sizes import BATCH, DECODER_LENGTH, FRAMES, LENGTH, SAMPLES
+from .pictures import layouts_of_pictures
 from .special_inputs import SPECIAL
 
 
@@ -55,6 +56,9 @@ class Inputs:
         self.names = parameters_of(model)
         self.generator = torch.Generator().manual_seed(seed)
 
+    def setting(self, *names, default=None):
+        return setting(self.config, *names, default=default)
+
     # --- kinds of numbers ---------------------------------------------------------------------------
 
     def ids(self, *shape, high=90):
@@ -79,7 +83,7 @@ class Inputs:
             if "attention_mask" in self.names:
                 found["attention_mask"] = torch.ones(BATCH, LENGTH, dtype=torch.long)
         elif self.names.get("inputs_embeds"):
-            hidden = setting(self.config, "hidden_size", "d_model")
+            hidden = self.setting("hidden_size", "d_model")
             found["inputs_embeds"] = self.normal(BATCH, LENGTH, hidden)
         if "mm_token_type_ids" in self.names and found:
             found["mm_token_type_ids"] = torch.zeros(BATCH, LENGTH, dtype=torch.long)
@@ -93,70 +97,12 @@ class Inputs:
             return {"decoder_input_ids": self.ids(BATCH, DECODER_LENGTH)}
         return {}
 
-    def pictures(self):
-        """Layouts of pictures to try, the usual one first."""
-        vision = self.vision()
-        channels = first_int(getattr(vision, "num_channels", None), getattr(vision, "in_channels", None), 3)
-        patch = first_int(getattr(vision, "patch_size", None), 8)
-        size = getattr(vision, "image_size", None) or 4 * patch
-        height, width = (size, size) if isinstance(size, int) else size[-2:]
-        sizes = torch.tensor([[height, width]] * BATCH)
-        layouts = []
-        if "pixel_values_videos" in self.names and "pixel_values" not in self.names:
-            frames = first_int(getattr(vision, "num_frames", None), getattr(vision, "frames_per_clip", None), 4)
-            layouts.append({"pixel_values_videos": self.normal(BATCH, frames, channels, height, width)})
-        if not {"pixel_values", "hidden_states"} & set(self.names):
-            return layouts
-        name = "pixel_values" if "pixel_values" in self.names else "hidden_states"
-        grids = [grid for grid in ("image_grid_thw", "grid_thw", "image_grid_hw") if grid in self.names]
-        if grids:
-            temporal = first_int(
-                getattr(vision, "temporal_patch_size", None), getattr(vision, "patch_temporal", None), 1
-            )
-            grid = torch.tensor([[1, 4, 4]] * BATCH)[:, 1 if grids[0].endswith("_hw") else 0 :]
-            rows = self.normal(BATCH * 16, temporal * channels * patch * patch)
-            merges = {"merge_sizes": torch.tensor([2] * BATCH), "image_merge_sizes": torch.tensor([2] * BATCH)}
-            merges = {extra: value for extra, value in merges.items() if extra in self.names}
-            layouts.append({name: rows, grids[0]: grid, **merges})
-            layouts.append({name: rows.reshape(BATCH * 16, -1, patch, patch), grids[0]: grid})
-            layouts.append({name: rows.reshape(1, BATCH * 16, -1, patch, patch), grids[0]: grid})
-        if name == "hidden_states":
-            return layouts
-        if "spatial_shapes" in self.names:
-            layouts.append(
-                {
-                    name: self.normal(BATCH, 16, channels * patch * patch),
-                    "pixel_attention_mask": torch.ones(BATCH, 16, dtype=torch.long),
-                    "spatial_shapes": torch.tensor([[4, 4]] * BATCH),
-                }
-            )
-        if "aspect_ratio_ids" in self.names:
-            tiles = setting(self.config, "max_num_tiles")
-            layouts.append(
-                {
-                    name: self.normal(BATCH, 1, tiles, channels, height, width),
-                    "aspect_ratio_ids": torch.ones(BATCH, 1, dtype=torch.long),
-                    "aspect_ratio_mask": torch.ones(BATCH, 1, tiles, dtype=torch.long),
-                }
-            )
-        if "target_sizes" in self.names:
-            strips = self.normal(1, channels, patch, BATCH * 16 * patch)
-            layouts.append({name: strips, "target_sizes": torch.tensor([[4, 4]] * BATCH)})
-        frames = getattr(vision, "num_frames", None)
-        axes = (frames, channels, height, width) if frames else (channels, height, width)
-        plain = {name: self.normal(BATCH, *axes)}
-        if "image_sizes" in self.names:
-            layouts.append({**plain, "image_sizes": sizes})
-        layouts.append(plain)
-        layouts.append({name: plain[name][:, None]})
-        return layouts
-
     def sound(self):
         """Layouts of sound to try: spectra either way round, waves with and without an axis of channels."""
         layouts = []
         if "input_features" in self.names:
             masks = self.time_masks(FRAMES)
-            mels = {setting(self.config, name) for name in SPECTRUM_SIZES}
+            mels = {self.setting(name) for name in SPECTRUM_SIZES}
             for mel in sorted(mels - {None}, key=str) or [80]:
                 spectrum = self.normal(BATCH, mel, FRAMES)
                 for found in (spectrum, spectrum.transpose(1, 2).contiguous(), spectrum[:, None].transpose(2, 3)):
@@ -165,8 +111,8 @@ class Inputs:
             wave = self.normal(BATCH, SAMPLES)
             masks = self.time_masks(SAMPLES)
             layouts += [{"input_values": wave, **masks}, {"input_values": wave}, {"input_values": wave[:, None]}]
-            mel = setting(self.config, "num_mel_bins", default=8)
-            layouts.append({"input_values": self.normal(BATCH, setting(self.config, "max_length", default=32), mel)})
+            mel = self.setting("num_mel_bins", default=8)
+            layouts.append({"input_values": self.normal(BATCH, self.setting("max_length", default=32), mel)})
         return layouts
 
     def time_masks(self, length):
@@ -178,7 +124,7 @@ class Inputs:
 
     def required(self, found):
         """What must be given besides."""
-        hidden = setting(self.config, "encoder_hidden_size", "hidden_size", "d_model")
+        hidden = self.setting("encoder_hidden_size", "hidden_size", "d_model")
         for name, needed in self.names.items():
             if name in found:
                 continue
@@ -189,16 +135,6 @@ class Inputs:
         return found
 
 
-def first_int(*values):
-    """The first that is a number, or the last entry of a list of numbers."""
-    for value in values:
-        if isinstance(value, list | tuple) and value and isinstance(value[-1], int):
-            return value[-1]
-        if isinstance(value, int) and value:
-            return value
-    raise TypeError(f"no number among {values}")
-
-
 def candidates(model, seed=0):
     """Sets of inputs to try, the richest first: the first one that the model runs on is its own."""
     draw = Inputs(model, seed)
@@ -207,7 +143,7 @@ def candidates(model, seed=0):
         yield special(draw)
         return
     text, decoder = draw.text(), draw.decoder()
-    pictures, sound = draw.pictures(), draw.sound()
+    pictures, sound = layouts_of_pictures(draw), draw.sound()
     both = [{**picture, **wave} for picture in pictures for wave in sound]
     for media in (*both, *pictures, *sound):
         yield draw.required({**text, **media, **decoder})

@@ -14,7 +14,7 @@ from transformers.models.auto import modeling_auto
 
 from .shrink import tiny_config
 
-# A class that generates is preferred: its base model is inside. Others are represented by their base model.
+# A class that generates is preferred: its base model is inside. Other types are represented by their base model.
 TASKS = (
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM",
     "MODEL_FOR_SPEECH_SEQ_2_SEQ",
@@ -23,12 +23,12 @@ TASKS = (
     "MODEL_FOR_CAUSAL_LM",
     "MODEL_FOR_TEXT_TO_WAVEFORM",
 )
-# Encoders whose decoder mode is a variation that nobody runs: they stand for themselves.
 REST = sorted(
     name.removesuffix("_MAPPING_NAMES")
     for name in dir(modeling_auto)
     if name.startswith("MODEL_FOR_") and name.endswith("_MAPPING_NAMES")
 )
+# Encoders like BERT could generate, too, but are not meant to.
 ENCODERS = set(modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES) - set(
     modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 )

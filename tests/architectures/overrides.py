@@ -110,6 +110,8 @@ OVERRIDES: dict[str, dict] = {
     "rf_detr_dinov2": {"num_windows": 1},
     "sapiens2": {"num_key_value_heads_per_layer": [4, 2]},
     "swin": {"window_size": 4, "depths": (2, 2), "num_heads": (2, 4), "embed_dim": 32},
+    # Without normalization, activations grow to thousands, and so do errors.
+    "mobilebert": {"normalization_type": "layer_norm"},
     # Large for other reasons than the common sizes.
     "blt": {"encoder_hash_byte_group_vocab": 100},
     "mgp-str": {"num_bpe_labels": 128, "num_wordpiece_labels": 128},

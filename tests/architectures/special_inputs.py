@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from .inputs_sizes import BATCH, DECODER_LENGTH, FRAMES, LENGTH
+from .pictures import layouts_of_pictures
 
 
 def states(draw):
@@ -101,7 +102,7 @@ SPECIAL = {
     "pix2struct_vision_model": lambda draw: {"flattened_patches": patches_with_places(draw, draw.config)},
     "kosmos-2": lambda draw: {
         **draw.text(),
-        **draw.pictures()[0],
+        **layouts_of_pictures(draw)[0],
         "image_embeds_position_mask": (torch.arange(LENGTH) < draw.config.latent_query_num).expand(BATCH, LENGTH),
     },
     "lxmert": lambda draw: {
