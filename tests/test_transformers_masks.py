@@ -232,6 +232,8 @@ def test_operations_see_the_bools(name, mask):
     found, expected = OPERATIONS[name](carried), OPERATIONS[name](plain)
     assert found.shape == expected.shape and found.dtype == expected.dtype
     assert torch.equal(found.bools() if isinstance(found, MaskTensor) else found, expected)
+    for copied in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert torch.equal(copied.bools() if isinstance(copied, MaskTensor) else copied, expected)
     assert torch.equal(carried.bools(), plain)
 
 
@@ -240,9 +242,11 @@ def test_added_to_scores_it_hides(dtype):
     carried, plain = make()
     scores = torch.randn(2, 3, 4, 6).to(dtype)
     expected = torch.where(plain, scores, torch.finfo(dtype).min)
-    for total in (scores + carried, carried + scores, scores.clone().add_(carried), scores + carried[:, :, :, :]):
-        assert torch.equal(torch.where(plain, total, torch.finfo(dtype).min), expected)
-        assert (total[~plain.expand(2, 3, 4, 6)] < torch.finfo(dtype).min / 2).all()
+    moved = carried.expand(2, 3, 4, 6).reshape(6, 4, 6)[torch.arange(6)].view(2, 3, 4, 6)
+    for mask in (carried, carried[:, :, :, :], carried.clone(), carried[:, 0][:, None], moved):
+        for total in (scores + mask, mask + scores, scores.clone().add_(mask)):
+            assert torch.equal(torch.where(plain, total, torch.finfo(dtype).min), expected)
+            assert (total[~plain.expand(2, 3, 4, 6)] < torch.finfo(dtype).min / 2).all()
     # Integers, as cumulative sums of a mask, are no scores.
     assert torch.equal(carried + torch.ones(4, 6, dtype=torch.int64), plain + torch.ones(4, 6, dtype=torch.int64))
 

@@ -68,6 +68,17 @@ def compared(model_type: str) -> Architecture:
     return found
 
 
+# Why results differ from eager's, where it is known.
+BECAUSE = {
+    "aimv2 aimv2_text_model metaclip_2 metaclip_2_text_model": "the text is pooled at a token of padding, which sees "
+    "no key: eager gives the mean of all values there",
+    "grounding-dino mm-grounding-dino": "eager adds a bool mask to the scores, as 0 and 1",
+    "bridgetower blt_global_transformer moshi_depth phi4_multimodal_vision": "some layers get no mask, which counts as "
+    "causal for layers that declare to be, and as none in eager",
+    "lightglue": "gradients near zero, of scores that are nearly equal",
+}
+
+
 # --- the page --------------------------------------------------------------------------------------------
 
 HEAD = """# Architectures of Hugging Face transformers
@@ -208,6 +219,9 @@ def notes(found: Architecture) -> list[str]:
             lines[str(outcome.tegula)].append(name)
         elif sign(outcome) in ("sdpa", "WRONG"):
             lines[f"error {figure(outcome.tegula)}; sdpa {figure(outcome.sdpa)}"].append(name)
+    for names, reason in BECAUSE.items():
+        if found.model_type in names.split() and lines:
+            lines[reason].append("because")
     if found.calls and found.matters < MATTERS:
         lines[f"attention matters little here: equal weights change results by {found.matters:.1g}"].append("forward")
     return [f"- {found.model_type}, {', '.join(names)}: {text}" for text, names in lines.items()]

@@ -18,7 +18,7 @@ nn                              modules: the tutorials' classes and torch's Tran
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    raise ImportError("tegula.torch needs torch: pip install 'tegula[torch]'") from error
+    raise type(error)("tegula.torch needs torch: pip install 'tegula[torch]'", name="torch") from error
 
 from . import nn
 from .drop_in import scaled_dot_product_attention, varlen_attention

@@ -22,7 +22,9 @@ try:
     if "q_offset" not in inspect.signature(sdpa_mask).parameters:
         raise ImportError("the mask functions of this version take other arguments")
 except ImportError as error:
-    raise ImportError("tegula.integrations.transformers needs transformers 5: pip install 'transformers>=5'") from error
+    raise type(error)(
+        "tegula.integrations.transformers needs transformers 5: pip install 'transformers>=5'", name="transformers"
+    ) from error
 
 from .attention_function import tegula_attention
 from .mask_function import tegula_mask

@@ -137,7 +137,7 @@ def mask_and_bias(
         # there the first query stands at the first key.
         return TOP_LEFT if is_causal and q_len > 1 else None, position_bias
     if isinstance(attention_mask, MaskTensor):
-        if attention_mask.shape[2] == q_len:
+        if attention_mask.dim() == 4 and attention_mask.shape[2] == q_len:
             mask = attention_mask.mask_object()
             return None if isinstance(mask, Intervals) and mask.hides_nothing() else mask, position_bias
         attention_mask = attention_mask.bools()

@@ -98,7 +98,7 @@ def adds_masks(package: str, config: str) -> bool:
         return True
     if package not in _OWN:
         files = [module for name, module in sys.modules.items() if name.startswith(f"{package}.modeling_")]
-        _OWN[package] = bool(files) and not any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in files)
+        _OWN[package] = bool(files) and not any(map(calls_registered_attention, files))
     if _OWN[package]:
         warn_once(
             f"{config}: this model computes attention itself, whatever attn_implementation says; "
@@ -107,8 +107,15 @@ def adds_masks(package: str, config: str) -> bool:
     return _OWN[package]
 
 
+def calls_registered_attention(file: Any) -> bool:
+    """Whether layers in a module of Python do, or those of another model of transformers that it uses."""
+    made_of = {kind.__module__ for kind in vars(file).values() if isinstance(kind, type)}
+    others = [sys.modules.get(name) for name in made_of if ".models." in name]
+    return any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in (file, *others))
+
+
 # Packages of models that make masks but call no registered attention.
 _OWN: dict[str, bool] = {}
 # Where one mask reaches the registered attention and also an addition (BigBird's own blocks, a text
-# encoder), or is joined with floats (the compressed keys of DeepSeek V4).
-ADDED_AND_PASSED_ON = frozenset({"bigbird_pegasus", "sam3_lite_text", "deepseek_v4"})
+# encoder, Informer's chosen queries), or is joined with floats (the compressed keys of DeepSeek V4).
+ADDED_AND_PASSED_ON = frozenset({"bigbird_pegasus", "sam3_lite_text", "informer", "deepseek_v4"})

@@ -20,6 +20,14 @@ from .warnings import warn_once
 
 _aten = torch.ops.aten
 ADDITIONS = (_aten.add.Tensor, _aten.add_.Tensor)
+# What only moves bools: its result is a mask as well, which a layer may add to its scores.
+MOVES = frozenset(
+    {
+        "slice", "select", "view", "_unsafe_view", "_reshape_alias", "expand", "unsqueeze", "squeeze", "permute",
+        "transpose", "t", "index", "index_select", "cat", "stack", "repeat", "clone", "_to_copy", "split",
+        "split_with_sizes", "unbind",
+    }
+)  # fmt: skip
 
 
 class Cut(NamedTuple):
@@ -37,15 +45,16 @@ class Source:
     from then on they are the mask.
     """
 
-    def __init__(self, mask: Mask, batch: int, q_len: int, k_len: int, device: torch.device) -> None:
+    def __init__(self, mask: Mask | None, device: torch.device, sizes: tuple[int, int, int] = (0, 0, 0)) -> None:
         self.mask = mask
-        self.sizes = (batch, q_len, k_len)
+        self.sizes = sizes  # batch, q_len, k_len
         self.device = device
         self.bools: Tensor | None = None
         self.written = False
 
     def dense(self) -> Tensor:
         if self.bools is None:
+            assert self.mask is not None
             batch, q_len, k_len = self.sizes
             with torch.inference_mode(False):
                 shown = self.mask.dense(q_len, k_len)
@@ -97,19 +106,32 @@ class MaskTensor(Tensor):
         if pairs is None and not isinstance(mask, Intervals):
             shape = (max(lo.shape[0], hi.shape[0]), 1, q_len)
             mask = Intervals(np.broadcast_to(lo, shape).copy(), np.broadcast_to(hi, shape).copy(), k_len)
-        return cls._of(Source(mask, batch, q_len, k_len, torch.device(device)), (), (batch, 1, q_len, k_len))
+        return cls._of(Source(mask, torch.device(device), (batch, q_len, k_len)), (), (batch, 1, q_len, k_len))
 
     @classmethod
-    def _of(cls, source: Source, cuts: tuple[Cut, ...], shape: tuple[int, ...]) -> MaskTensor:
-        made: MaskTensor = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=source.device)
+    def _of(cls, source: Source, cuts: tuple[Cut, ...], shape: Any, strides: Any = None) -> MaskTensor:
+        """A tensor that looks like its bools: also with their strides, by which `reshape` decides."""
+        made: MaskTensor = Tensor._make_wrapper_subclass(
+            cls, shape, strides=strides, dtype=torch.bool, device=source.device
+        )
         made._source, made._cuts = source, cuts
         return made
+
+    @classmethod
+    def _moved(cls, bools: Tensor) -> Tensor:
+        """A mask of any shape that is what its bools say."""
+        if bools.dtype != torch.bool:
+            return bools
+        source = Source(None, bools.device)
+        source.bools, source.written = bools, True
+        return cls._of(source, (), bools.shape, bools.stride())
 
     def mask_object(self) -> Mask:
         """The mask: the object itself, or what became of its bools."""
         source = self._source
         if not source.written:
             mask = source.mask
+            assert mask is not None
             if not self._cuts:
                 return mask
             if isinstance(mask, Intervals):
@@ -143,11 +165,14 @@ class MaskTensor(Tensor):
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._source.written:
+            return MaskTensor._moved, (self.bools().clone(),)
         batch, _, q_len, k_len = self.shape
         return MaskTensor, (self.mask_object(), batch, q_len, k_len, self.device)
 
     def __repr__(self, **_: Any) -> str:
-        return f"MaskTensor({self._source.mask!r}, shape={tuple(self.shape)})"
+        shown = self.bools() if self._source.written else self._source.mask
+        return f"MaskTensor({shown!r}, shape={tuple(self.shape)})"
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -155,7 +180,7 @@ class MaskTensor(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is _aten.alias.default or func is _aten.detach.default:
-            return cls._of(args[0]._source, args[0]._cuts, tuple(args[0].shape))
+            return cls._of(args[0]._source, args[0]._cuts, args[0].shape, args[0].stride())
         if func is _aten.slice.Tensor:
             part = sliced(*args, **kwargs)
             if part is not None:
@@ -176,12 +201,16 @@ class MaskTensor(Tensor):
                 return type(value)(map(opened, value))
             return value
 
-        return func(*map(opened, args), **{name: opened(value) for name, value in kwargs.items()})
+        found = func(*map(opened, args), **{name: opened(value) for name, value in kwargs.items()})
+        moved = args[0][0] if isinstance(args[0], (list, tuple)) else args[0]
+        if func.__name__.split(".")[0] not in MOVES or not isinstance(moved, MaskTensor):
+            return found
+        return [cls._moved(x) for x in found] if isinstance(found, (list, tuple)) else cls._moved(found)
 
 
 def sliced(mask: MaskTensor, axis: int = 0, first: Any = None, last: Any = None, step: int = 1) -> MaskTensor | None:
     """The slice of a mask tensor as another one, where it can be; its bools are a view of the first one's."""
-    axis %= 4
+    axis %= mask.dim()
     size = mask.shape[axis]
     first, last, _ = slice(first, last).indices(size)
     if step != 1:
@@ -191,4 +220,5 @@ def sliced(mask: MaskTensor, axis: int = 0, first: Any = None, last: Any = None,
     if not whole and (axis == 1 or not isinstance(mask._source.mask, Intervals)):
         return None
     cuts = mask._cuts if whole else (*mask._cuts, Cut(axis, first, last))
-    return MaskTensor._of(mask._source, cuts, (*mask.shape[:axis], last - first, *mask.shape[axis + 1 :]))
+    shape = (*mask.shape[:axis], last - first, *mask.shape[axis + 1 :])
+    return MaskTensor._of(mask._source, cuts, shape, mask.stride())
