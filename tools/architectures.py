@@ -73,7 +73,7 @@ BECAUSE = {
     "aimv2 aimv2_text_model metaclip_2 metaclip_2_text_model": "the text is pooled at a token of padding, which sees "
     "no key: eager gives the mean of all values there",
     "grounding-dino mm-grounding-dino": "eager adds a bool mask to the scores, as 0 and 1",
-    "bridgetower blt_global_transformer moshi_depth phi4_multimodal_vision": "some layers get no mask, which counts as "
+    "bridgetower blt_global_transformer moshi_depth": "some layers get no mask, which counts as "
     "causal for layers that declare to be, and as none in eager",
     "lightglue": "gradients near zero, of scores that are nearly equal",
 }

@@ -45,6 +45,12 @@ OVERRIDES: dict[str, dict] = {
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_experts_per_tok": 2},
+    "minimax_m3_vl_text": {
+        "layer_types": ["full_attention", "minimax_m3_sparse"],
+        "mlp_layer_types": ["dense", "sparse"],
+        "index_block_size": 4,
+        "index_topk_blocks": 2,
+    },
     "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
     "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 64},
     "zamba": {
