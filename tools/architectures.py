@@ -73,8 +73,6 @@ BECAUSE = {
     "aimv2 aimv2_text_model metaclip_2 metaclip_2_text_model": "the text is pooled at a token of padding, which sees "
     "no key: eager gives the mean of all values there",
     "grounding-dino mm-grounding-dino": "eager adds a bool mask to the scores, as 0 and 1",
-    "bridgetower blt_global_transformer moshi_depth": "some layers get no mask, which counts as "
-    "causal for layers that declare to be, and as none in eager",
     "lightglue": "gradients near zero, of scores that are nearly equal",
 }
 
@@ -84,6 +82,15 @@ BECAUSE = {
 HEAD = """# Architectures of Hugging Face transformers
 
 Written by `python tools/architectures.py` with transformers {version}, torch {torch}, on the CPU.
+
+What to expect of `attn_implementation="tegula"`:
+
+- **Compared**: the model calls tegula, and gives what eager attention gives, but for those listed with a remark.
+- **Attention of their own** (bloom, mpnet, longformer ...): the model never calls a registered attention and runs as
+  with eager, whatever the name; where it uses our masks, a warning says so.
+- **Not compared**: no attention that could be replaced; or the general recipe for tiny models and inputs below does not
+  fit the type, which says nothing against it. Falcon, GPT-Neo, SAM and others look attention up in a table of their own
+  and raise a KeyError for any new name.
 
 Every model type of transformers is built tiny with random weights and run with `attn_implementation="eager"`,
 `"sdpa"` and `"tegula"`. What counts is what is called, not what a model declares: a type is listed as compared when its
@@ -112,9 +119,9 @@ Errors are against eager, relative to the largest entry of each result, or to 1 
 | bf16 | forward in bfloat16 against eager in float32, same weights, root mean square | 1.5 times eager's + 0.001 |
 | dynamic, static | tokens of greedy generation with left padding, growing cache and cache of fixed size | none |
 | chunk | several tokens at once onto a filled cache | 3e-5 |
-| packed | two documents in one row, by positions that start again | 3e-5 |
+| packed | two documents in one row, told apart by position ids that start from 0 again | 3e-5 |
 
-`=` equal; a space: does not apply; `sdpa`: differs, as torch's own attention does (registered under another name
+`=` equal; a space: does not apply, or eager itself does not run it (see the remarks); `sdpa`: differs, as torch's own attention does (registered under another name
 where a model does not take it as `"sdpa"`); `no`: refused with an error; `WRONG`: differs, and torch's own attention
 does not, or raises.
 """
