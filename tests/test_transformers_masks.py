@@ -157,15 +157,16 @@ def test_any_combination(rule, padding, place):
     assert torch.equal(ours.bools(), theirs)
 
 
-def test_a_mask_that_hides_nothing_is_there_too():
-    """None would leave it to a layer's attribute whether it is causal."""
+def test_none_stands_for_what_hides_nothing_and_never_for_causal():
     full = hf.bidirectional_mask_function
     real = torch.ones(2, 5, dtype=torch.bool)
-    call = dict(batch_size=2, q_length=5, kv_length=5, attention_mask=real, allow_is_bidirectional_skip=True)
+    call = dict(batch_size=2, q_length=5, kv_length=5, attention_mask=real)
+    assert tegula_mask(**call, mask_function=full, allow_is_bidirectional_skip=True) is None
     assert tegula_mask(**call, mask_function=full).mask_object().hides_nothing()
-    assert not tegula_mask(**call).mask_object().hides_nothing()
+    assert not tegula_mask(**call).mask_object().hides_nothing()  # causal
+    assert tegula_mask(2, 1, 5, q_offset=4).mask_object().hides_nothing()
     real[1, 3:] = False
-    assert not tegula_mask(**call, mask_function=full).mask_object().hides_nothing()
+    assert tegula_mask(**call, mask_function=full, allow_is_bidirectional_skip=True) is not None
 
 
 def test_no_matrix_is_made():

@@ -371,10 +371,15 @@ def test_causality_without_a_mask():
     layer.is_causal = True
     found, _ = tegula_attention(layer, Q, K, V, None)
     torch.testing.assert_close(found, expected(mask=top_left)[0], atol=1e-5, rtol=1e-5)
-    # One query is the last token; a layer that says nothing is not causal.
+    # One query is the last token.
     one, _ = tegula_attention(layer, Q[:, :, :1], K, V, None)
     torch.testing.assert_close(one, expected()[0][:, :1], atol=1e-5, rtol=1e-5)
+    # A layer that says nothing is causal, but in transformers itself, where every causal mask is given.
     found, _ = tegula_attention(torch.nn.Identity(), Q, K, V, None)
+    torch.testing.assert_close(found, expected(mask=top_left)[0], atol=1e-5, rtol=1e-5)
+    theirs = make(AutoModel, "BertConfig").encoder.layer[0].attention.self
+    theirs.is_causal = True
+    found, _ = tegula_attention(theirs, Q, K, V, None)
     torch.testing.assert_close(found, expected()[0], atol=1e-5, rtol=1e-5)
 
 

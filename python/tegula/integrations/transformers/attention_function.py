@@ -130,9 +130,7 @@ def mask_and_bias(
     q_len, k_len = query.shape[2], key.shape[2]
     if attention_mask is None:
         if is_causal is None:
-            # Where transformers made a mask, it is given. While compiling it may have been left out, and
-            # transformers' own rule holds.
-            is_causal = getattr(module, "is_causal", traced())
+            is_causal = none_is_causal(module)
         # One query is the last token of a text. More keys than queries are those of an empty cache:
         # there the first query stands at the first key.
         return TOP_LEFT if is_causal and q_len > 1 else None, position_bias
@@ -145,6 +143,17 @@ def mask_and_bias(
     if shown.dtype == torch.bool:
         return per_batch(shown, query.shape[:-3]), position_bias
     return None, shown if position_bias is None else position_bias + shown
+
+
+def none_is_causal(module: nn.Module) -> bool:
+    """Whether a layer that is given no mask is causal.
+
+    The interface says so by an attribute. Layers of transformers itself have it wrong here and there, and
+    need it only while compiling: otherwise `tegula_mask` gives every causal mask.
+    """
+    if type(module).__module__.startswith("transformers.models.") and not traced():
+        return False
+    return bool(getattr(module, "is_causal", True))
 
 
 def weights_of(call: Callable[..., Any], query: Tensor, sinks: Tensor | None) -> Tensor:

@@ -49,8 +49,10 @@ def tegula_mask(
         (batch entry, head, query, key) -> bool, True = may attend.
     attention_mask : bool Tensor (batch_size, length), optional
         True where a token is real.
-    allow_is_causal_skip, allow_is_bidirectional_skip : bool
-        Whether `sdpa_mask` may return None, where it is called instead.
+    allow_is_bidirectional_skip : bool
+        Whether None may stand for a mask that hides nothing.
+    allow_is_causal_skip : bool
+        Whether `sdpa_mask` may return None for the causal mask, where it is called instead.
     use_vmap : bool
         Whether `mask_function` wants single indices.
     device : torch.device
@@ -61,7 +63,7 @@ def tegula_mask(
     Returns
     -------
     MaskTensor, Tensor or None
-        bool, (batch_size, 1, q_length, kv_length). What `sdpa_mask` returns while a model is being compiled
+        bool, (batch_size, 1, q_length, kv_length); or None. What `sdpa_mask` returns while a model is being compiled
         or exported, and on other devices than the CPU: there no numbers are read. Floats to add, for
         models that do not call a registered attention.
     """
@@ -87,7 +89,10 @@ def tegula_mask(
         # Not a mask of one run of keys per query; or a function that is wrong, and says so once more here.
         shown: Any = sdpa_mask(**sizes, allow_is_causal_skip=False, **options)
         return MaskTensor(dense(shown), batch_size, q_length, kv_length)
-    # Never None, for which causal and bidirectional models have attributes that not every layer has right.
+    # None never stands for the causal mask: whether a layer takes it for that depends on an attribute that
+    # not every layer has right.
+    if allow_is_bidirectional_skip and not lo.any() and (hi == kv_length).all():
+        return None
     return MaskTensor(Intervals(lo, hi, kv_length), batch_size, q_length, kv_length)
 
 
@@ -98,13 +103,20 @@ def adds_masks(package: str, config: str) -> bool:
         return True
     if package not in _OWN:
         files = [module for name, module in sys.modules.items() if name.startswith(f"{package}.modeling_")]
-        _OWN[package] = bool(files) and not any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in files)
+        _OWN[package] = bool(files) and not any(map(calls_registered_attention, files))
     if _OWN[package]:
         warn_once(
             f"{config}: this model computes attention itself, whatever attn_implementation says; "
             "it runs as with attn_implementation='eager'."
         )
     return _OWN[package]
+
+
+def calls_registered_attention(file: Any) -> bool:
+    """Whether layers in a module of Python do, or those of another model of transformers that it uses."""
+    made_of = {kind.__module__ for kind in vars(file).values() if isinstance(kind, type)}
+    others = [sys.modules.get(name) for name in made_of if ".models." in name]
+    return any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in (file, *others))
 
 
 # Packages of models that make masks but call no registered attention.
