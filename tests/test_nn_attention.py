@@ -27,6 +27,16 @@ def close(found, wanted, tolerance=2e-5):
     torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
 
 
+def test_no_keys_at_all():
+    layer = nn.MultiHeadAttention(D, H)
+    none = torch.zeros(B, 0, D)
+    real = torch.ones(B, 0, dtype=torch.bool)
+    close(layer(draw(B, L, D), none, key_padding=real), layer.out_proj.bias.expand(B, L, D))
+    assert layer(none, key_padding=real).shape == (B, 0, D)
+    encoder = nn.TransformerEncoderLayer(D, H, batch_first=True)
+    assert encoder(none, src_key_padding_mask=~real).shape == (B, 0, D)
+
+
 # -- against torch ----------------------------------------------------------------------------------
 
 

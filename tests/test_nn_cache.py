@@ -70,6 +70,21 @@ def test_one_sentence_without_a_batch_axis():
         torch.testing.assert_close(torch.cat(parts), layer(x, causal=True), rtol=1e-6, atol=1e-6)
 
 
+def test_decoding_under_autocast():
+    layer = nn.MultiHeadAttention(D, H).eval()
+    x = torch.randn(B, L, D)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        found, whole = decoded(layer, x, layer.new_cache(B, L, dtype=torch.bfloat16), 1), layer(x, causal=True)
+    assert found.dtype == whole.dtype == torch.bfloat16
+    torch.testing.assert_close(found, whole, rtol=1e-2, atol=1e-2)
+
+
+def test_a_cache_for_a_layer_with_an_adapter():
+    layer = nn.MultiHeadAttention(D, H, dtype=torch.bfloat16)
+    layer.out_proj = torch.nn.Sequential(layer.out_proj, torch.nn.Identity())
+    assert layer.new_cache(B, L).k.dtype == torch.bfloat16
+
+
 def test_what_lies_behind_the_last_token_is_never_seen():
     layer = nn.MultiHeadAttention(D, H).eval()
     x = torch.randn(B, L, D)
@@ -115,6 +130,8 @@ def test_bad_caches():
         with pytest.raises(ValueError, match="k must have as many rows as q, got 1 and 2"):
             layer(x[:, :2], x[:, :1], cache=cache)
         assert cache.length.item() == L
+        with pytest.raises(TypeError, match=r"cache must be a KVCache, as new_cache\(\) makes it, got dict"):
+            layer(x[:, :1], cache={})
     with pytest.raises(RuntimeError, match=r"torch.no_grad\(\) or torch.inference_mode\(\)"):
         layer(x[:, :1], cache=cache)
     with pytest.raises(ValueError, match="max_len must be at least 1"):

@@ -87,7 +87,8 @@ def test_meta_device():
     with torch.device("meta"):
         model = Model().eval()
     assert all(p.device.type == "meta" for p in model.parameters())
-    assert model(IDS.to("meta")).shape == (1, L, D)
+    for training in (True, False):  # with dropout, and without
+        assert model.train(training)(IDS.to("meta")).shape == (1, L, D)
     filled = Model().eval()
     empty = copy.deepcopy(model).to_empty(device="cpu")
     empty.load_state_dict(filled.state_dict())
@@ -95,6 +96,7 @@ def test_meta_device():
     model.load_state_dict(filled.state_dict(), assign=True)
     assert all(isinstance(p, tnn.Parameter) and p.device.type == "cpu" for p in model.parameters())
     assert next(model.parameters()) is not next(filled.parameters())
+    assert torch.equal(model.to("cpu")(IDS), filled(IDS))  # nothing was left behind
     empty = model.attention.to_empty(device="cpu")
     empty.reset_parameters()
     assert all(p.isfinite().all() for p in empty.parameters())

@@ -157,6 +157,42 @@ def test_export():
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_exported_for_any_batch_and_length():
+    parts = model().eval()
+
+    class Encoder(tnn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = parts
+
+        def forward(self, ids):
+            return self.parts["encoder"](self.parts["words"](ids), src_key_padding_mask=ids == 0, is_causal=True)
+
+    axes = {0: torch.export.Dim("batch", min=2, max=64), 1: torch.export.Dim("length", min=2, max=64)}
+    program = torch.export.export(Encoder(), (IDS,), dynamic_shapes=({**axes},)).module()
+    ids = torch.randint(0, 10, (3, 7))
+    torch.testing.assert_close(program(ids), Encoder()(ids), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_trace_keeps_no_padding_of_its_example(grad):
+    class Run(tnn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = model()
+
+        def forward(self, ids, real):
+            return forward(self.parts, ids, real)
+
+    run = Run()
+    with torch.set_grad_enabled(grad):
+        trace = torch.jit.trace(run, (IDS, REAL))
+        ids = torch.randint(1, 10, (B, L))
+        ids[0, 2:] = 0
+        torch.testing.assert_close(trace(ids, ids != 0), run(ids, ids != 0), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast(dtype):
     parts = model()

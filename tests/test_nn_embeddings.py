@@ -172,6 +172,9 @@ def test_bad_positions():
         nn.SinusoidalPositions(8)(IDS, [1, 2])
     with pytest.raises(ValueError, match="must have shape"):
         nn.SinusoidalPositions(8)(torch.zeros(3))
+    for shape in ((3, 4), (1, 1, 4), (2, 3)):
+        with pytest.raises(ValueError, match=r"which does not broadcast to \(..., L\) = \(1, 4\)"):
+            nn.PositionalEncoding(8)(torch.zeros(1, 4, 8), torch.zeros(shape))
 
 
 # -- tables in checkpoints --------------------------------------------------------------------------
@@ -218,6 +221,21 @@ def test_c26_old_checkpoints_of_positions_load(kind):
         assert layer.load_state_dict({"position.pe": table}, strict=False).unexpected_keys == ["position.pe"]
     with pytest.raises(RuntimeError, match="Unexpected key.*position.weight"):  # a learned table
         layer.load_state_dict({"position.weight": torch.randn(50, 8)})
+
+
+def test_what_a_class_made_from_ours_stores_under_such_a_name_is_loaded():
+    class Layer(nn.TransformerEmbedding):
+        def __init__(self):
+            super().__init__(9, 8, 50)
+            self.positions = tnn.Parameter(torch.randn(50, 8))
+            self.rotation = tnn.Module()
+            self.rotation.register_buffer("inv_freq", torch.randn(4))
+
+    layer, other = Layer(), Layer()
+    stored = layer.state_dict()
+    other.load_state_dict({**stored, "pe": tables(8)[0]})
+    assert stored.keys() == other.state_dict().keys()
+    assert all(torch.equal(x, other.state_dict()[name]) for name, x in stored.items())
 
 
 # -- dropout ----------------------------------------------------------------------------------------

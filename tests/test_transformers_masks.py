@@ -284,6 +284,16 @@ def test_travels():
     assert "MaskTensor" in repr(carried)
 
 
+def test_memory_it_has_not_is_never_handed_out():
+    carried, plain = make()
+    assert carried.share_memory_() is carried  # torch would read memory that is not there
+    assert carried.tolist() == plain.tolist()
+    shown = carried.numpy()
+    assert np.array_equal(shown, plain.numpy()) and np.array_equal(np.asarray(carried), plain.numpy())
+    shown[:] = False
+    assert not carried.mask_object().dense(4, 6).any()
+
+
 def test_wrong_arguments():
     with pytest.raises(TypeError, match=r"mask must be one of tegula\.masks, got Tensor"):
         MaskTensor(torch.ones(3, 3, dtype=torch.bool), 1, 3, 3)

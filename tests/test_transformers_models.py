@@ -147,6 +147,21 @@ def test_positions_that_start_again_are_packed_documents(name):
     assert (alone - packed).abs().max() < 3e-5
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "bert"])
+def test_borders_of_packed_documents_are_heeded(name):
+    """With a cache, which a call makes by default, transformers' masks know nothing of the documents."""
+    auto, kind, options = MODELS[name]
+    model = make(auto, kind, **options)
+    tokens, borders = ids()[:1], torch.tensor([0, 4, L], dtype=torch.int32)
+    positions = torch.cat([torch.arange(4), torch.arange(L - 4)])[None]
+    call = dict(input_ids=tokens, position_ids=positions, cu_seq_lens_q=borders, cu_seq_lens_k=borders)
+    packed = result(model, **call, max_length_q=L, max_length_k=L)
+    alone = torch.cat([result(model, input_ids=part) for part in (tokens[:, :4], tokens[:, 4:])], 1)
+    assert (packed - alone).abs().max() < 3e-5
+    with pytest.raises(ValueError, match="cu_seqlens"):
+        result(model, input_ids=tokens, cu_seq_lens_q=borders + 1)
+
+
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_a_mask_object_may_be_given(name):
     auto, kind, options = MODELS[name]
@@ -340,6 +355,13 @@ def test_bool_masks_broadcast(mask):
 def test_a_carried_mask_broadcasts_along_the_queries():
     mask = MaskTensor(tg.masks.padding([3, 6]), 2, 1, 7)
     check(expected(mask=torch.arange(7) < torch.tensor([3, 6])[:, None, None, None]), mask)
+
+
+def test_a_mask_of_integers_is_refused():
+    with pytest.raises(
+        TypeError, match=r"attention_mask must be bool .True = may attend. or floats to add, got .*int64"
+    ):
+        check(None, SHOWN.long())
 
 
 def test_floats_are_added():

@@ -30,6 +30,7 @@ FLOATS = {name: getattr(torch, name) for name in ("float64", "float32", "float16
 _KEYS = torch._C._TorchDispatchModeKey
 NOTHING = contextlib.nullcontext()
 _in_transform = torch._C._are_functorch_transforms_active
+_jit_state = torch._C._get_tracing_state
 TRACING = (_KEYS.FAKE, _KEYS.PROXY, _KEYS.FUNCTIONAL)
 
 
@@ -37,8 +38,11 @@ TRACING = (_KEYS.FAKE, _KEYS.PROXY, _KEYS.FUNCTIONAL)
 
 
 def traced() -> bool:
-    """Whether operations are recorded, or run on tensors without numbers. Modes that only look on do not count."""
-    if torch.compiler.is_compiling():
+    """Whether operations are recorded, or run on tensors without numbers. Modes that only look on do not count.
+
+    What `torch.jit.trace` records has numbers, but those that are read would be constants of the trace.
+    """
+    if torch.compiler.is_compiling() or _jit_state() is not None:
         return True
     return torch._C._len_torch_dispatch_stack() > 0 and any(torch._C._get_dispatch_mode(key) for key in TRACING)
 

@@ -17,6 +17,7 @@ from .attention_vmap import attention_vmap, backward_vmap
 
 # Bound once: these are asked on every call.
 _grad_enabled = torch.is_grad_enabled
+_jit_state = torch._C._get_tracing_state
 _forward_ad = torch.autograd.forward_ad
 
 _NO_SLOPES = "alibi requires grad, but attention computes no gradient for it; pass alibi.detach()"
@@ -161,7 +162,9 @@ def backward_call(*args: Any) -> Any:
 
 
 def derivative_is_wanted(*tensors: Tensor | None) -> bool:
-    """Whether autograd, or forward-mode differentiation, follows one of the tensors."""
+    """Whether autograd, or forward-mode differentiation, follows one of the tensors, or may, in a `torch.jit` trace."""
+    if _jit_state() is not None:
+        return True
     if _grad_enabled():
         for x in tensors:
             if x is not None and x.requires_grad:

@@ -28,7 +28,9 @@ def check_attention(
     """TypeError or ValueError, as the native module raises them."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_plain(x, name)
-    check_same_device("q", q, k=k, v=v, lo=lo, hi=hi, dense=dense, bias=bias, alibi=alibi, sinks=sinks, seed=seed)
+    check_same_device("q", q, k=k, v=v, lo=lo, hi=hi, dense=dense, bias=bias, alibi=alibi, sinks=sinks)
+    if seed is not None and seed.device.type != "cpu":  # the processor's seeds serve every device
+        check_same_device("q", q, seed=seed)
     if q.dtype.is_complex:
         raise TypeError(f"q has dtype {q.dtype}, which is not supported")
     if q.dtype not in FLOATS:

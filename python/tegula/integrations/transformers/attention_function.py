@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from ...masks import Mask, causal
+from ...masks import Mask, causal, documents
 from ...masks._rows import Intervals
-from ...masks._torch import traced
+from ...masks._torch import as_mask, traced
 from ...torch.drop_in import broadcast, drawn_seed, per_batch
 from ...torch.functional import attention
 from .mask_tensor import MaskTensor
@@ -65,8 +65,9 @@ def tegula_attention(
     sliding_window : int, optional
         Nothing is done with it: the mask knows it.
     **options
-        Whatever else a model passes. What its own eager attention has a name for changes the result:
-        then that is called, and a warning says so once.
+        Whatever else a model passes. ``cu_seq_lens_q`` and ``cu_seq_lens_k`` are the borders of documents
+        packed in one row, which see nothing of each other. What the model's own eager attention has a
+        name for changes the result: then that is called, and a warning says so once.
 
     Returns
     -------
@@ -104,6 +105,7 @@ def tegula_attention(
     if isinstance(scaling, Tensor):  # learned, or made from the input
         query, scaling = query * scaling, 1.0
     mask, bias = mask_and_bias(module, query, key, attention_mask, is_causal, position_bias)
+    mask = inside_documents(mask, options)
     call = functools.partial(
         attention, query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap, sinks=s_aux
     )
@@ -140,6 +142,10 @@ def mask_and_bias(
             return None if isinstance(mask, Intervals) and mask.hides_nothing() else mask, position_bias
         attention_mask = attention_mask.bools()
     shown = attention_mask[(None,) * (4 - attention_mask.dim())].expand(-1, -1, q_len, k_len)
+    if not (shown.dtype == torch.bool or shown.is_floating_point()):
+        raise TypeError(
+            f"attention_mask must be bool (True = may attend) or floats to add, got {shown.dtype}; .bool() makes one"
+        )
     if shown.dtype == torch.bool:
         return per_batch(shown, query.shape[:-3]), position_bias
     return None, shown if position_bias is None else position_bias + shown
@@ -154,6 +160,15 @@ def none_is_causal(module: nn.Module) -> bool:
     if type(module).__module__.startswith("transformers.models.") and not traced():
         return False
     return bool(getattr(module, "is_causal", True))
+
+
+def inside_documents(mask: Mask | Tensor | None, options: dict[str, Any]) -> Mask | Tensor | None:
+    """The mask, and the borders of documents packed in one row, as data collators pass them on."""
+    borders = options.get("cu_seq_lens_q")
+    if borders is None:
+        return mask
+    packed = documents(cu_seqlens=borders, cu_seqlens_k=options.get("cu_seq_lens_k"))
+    return packed if mask is None else (mask if isinstance(mask, Mask) else as_mask(mask)) & packed
 
 
 def weights_of(call: Callable[..., Any], query: Tensor, sinks: Tensor | None) -> Tensor:
@@ -219,6 +234,7 @@ def with_additive_mask(
     """Call an eager attention, which adds its mask, and is not causal by itself."""
     q_len, k_len = query.shape[2], key.shape[2]
     mask, bias = mask_and_bias(module, query, key, attention_mask, options.get("is_causal"), None)
+    mask = inside_documents(mask, options)
     if isinstance(mask, Mask):
         mask = torch.as_tensor(mask.dense(q_len, k_len))
     if mask is not None:

@@ -159,6 +159,18 @@ class MaskTensor(Tensor):
         hidden = ~self.bools()
         return torch.zeros(self.shape, dtype=scores.dtype).masked_fill_(hidden, torch.finfo(scores.dtype).min)
 
+    # What torch does without an operation, in memory that this tensor does not have.
+
+    def numpy(self, *, force: bool = False) -> Any:
+        self._source.written = True  # or soon may be
+        return self.bools().numpy(force=force)
+
+    def tolist(self) -> Any:
+        return self.bools().tolist()
+
+    def share_memory_(self) -> MaskTensor:
+        return self  # other processes get the mask object
+
     def __deepcopy__(self, memo: Any) -> MaskTensor:
         make, arguments = self.__reduce_ex__(None)
         copied: MaskTensor = make(*arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -166,11 +167,13 @@ class MultiHeadAttention(Projections):
         heads, q_len = q.shape[-3:-1]
         start = None
         if cache is not None:
+            if not isinstance(cache, KVCache):
+                raise TypeError(f"cache must be a KVCache, as new_cache() makes it, got {type(cache).__name__}")
             if k.shape[-2] != q_len:
                 raise ValueError(f"with a cache, k must have as many rows as q, got {k.shape[-2]} and {q_len}")
             start = cache.write(*(x if x.dim() == 4 else x[None] for x in (k, v)))
             k, v = (x if q.dim() == 4 else x[0] for x in (cache.k, cache.v))
-        scores = Scores(q.shape[:-3].numel(), heads, q_len, k.shape[-2])
+        scores = Scores(math.prod(q.shape[:-3]), heads, q_len, k.shape[-2])
         if start is not None:
             needed = int(start) + q_len if readable(start) else 0
             named = (("mask", mask), ("key_padding", key_padding), ("bias", bias))
@@ -195,10 +198,12 @@ class MultiHeadAttention(Projections):
             _, weights = attention(q, k, v, mask=masking.mask, bias=masking.bias, return_weights=True)
         return result, weights
 
-    def new_cache(self, batch_size: int, max_len: int) -> KVCache:
-        """Return an empty `KVCache` of this layer's heads, type and device."""
-        like = self.out_proj.weight
-        return KVCache(batch_size, max_len, self.num_kv_heads, self.head_dim, device=like.device, dtype=like.dtype)
+    def new_cache(self, batch_size: int, max_len: int, *, dtype: torch.dtype | None = None) -> KVCache:
+        """Return an empty `KVCache` of this layer's heads and device, and type: autocast's needs ``dtype=``."""
+        like = self._weights()[1]  # out_proj may have been replaced, by an adapter or a quantized one
+        return KVCache(
+            batch_size, max_len, self.num_kv_heads, self.head_dim, device=like.device, dtype=dtype or like.dtype
+        )
 
     def _structure(self, is_causal: bool, start: Tensor | None) -> Mask | None:
         """The mask that the module's own options and a cache, filled up to `start`, make."""

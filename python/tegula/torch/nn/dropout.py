@@ -45,5 +45,5 @@ class Dropout(nn.Dropout):
         columns = input.shape[-1] if input.dim() else 1
         kept = dropout_mask(drawn_seed(self.p), self.p, 1, 1, input.numel() // columns, columns)
         scale = 1.0 / (1.0 - self.p) if self.p < 1.0 else 0.0
-        result: Tensor = input * kept.view(input.shape).to(input.dtype).mul_(scale)
+        result: Tensor = input * kept.view(input.shape).to(input.device, input.dtype).mul_(scale)
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -90,7 +91,7 @@ class TransformerLayer(nn.Module):
             return masking
         layer: Any = self.self_attn
         length = -2 if layer.batch_first or queries.dim() == 2 else 0
-        batch = queries.shape[:-2].numel() if length == -2 else queries.shape[1]
+        batch = math.prod(queries.shape[:-2]) if length == -2 else queries.shape[1]
         scores = Scores(batch, layer.num_heads, queries.shape[length], keys.shape[length])
         torchs(masking, attn_mask, key_padding_mask, is_causal, names[:2], scores)
         ours(masking, attend, names[2], scores)

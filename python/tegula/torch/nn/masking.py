@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -163,9 +164,9 @@ def four_axes(mask: Tensor, name: str, scores: Scores) -> Tensor:
 def key_axes(keys: Tensor, name: str, scores: Scores) -> Tensor:
     """(Lk,) or (B, Lk) as the latter."""
     rows = keys[None] if keys.dim() == 1 and scores.batch == 1 else keys
-    if rows.dim() < 2 or rows.shape[-1] != scores.k_len or rows.shape[:-1].numel() not in (1, scores.batch):
+    if rows.dim() < 2 or rows.shape[-1] != scores.k_len or math.prod(rows.shape[:-1]) not in (1, scores.batch):
         raise ValueError(f"{name} has shape {tuple(keys.shape)}, expected (B, Lk) = ({scores.batch}, {scores.k_len})")
-    return rows.reshape(-1, scores.k_len)
+    return rows.reshape(math.prod(rows.shape[:-1]), scores.k_len)  # k_len may be 0
 
 
 def shown(visible: Tensor) -> Mask | Tensor:

@@ -39,7 +39,9 @@ class ForgetsTables(nn.Module):
         error_msgs: list[str],
     ) -> None:
         reasons = {}
-        for key in [key for key in state_dict if key.startswith(prefix) and key.rpartition(".")[2] in _TABLES]:
+        tables = [key for key in state_dict if key.startswith(prefix) and key.rpartition(".")[2] in _TABLES]
+        own = self.state_dict(prefix=prefix) if tables else {}  # of a class made from this one, or of its children
+        for key in (key for key in tables if key not in own):
             problem = self._unlike(state_dict[key])
             if problem is None:
                 del state_dict[key]
@@ -115,8 +117,9 @@ class SinusoidalPositions(ForgetsTables):
         checks.choice(layout, "layout", ("interleaved", "split"))
         checks.choice(spacing, "spacing", ("paper", "inclusive"))
         self.layout, self.spacing = layout, spacing
-        # Follows the module to a type and a device, and holds nothing.
-        self.register_buffer("_like", torch.empty(0), persistent=False)
+        # Follows the module to a type and a device, and holds nothing. A model that was made on "meta" and
+        # got its parameters from a checkpoint moves to any device: what holds nothing is not left there.
+        self.register_buffer("_like", torch.empty(0, device="cpu"), persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Return the rows of positions 0 .. L-1, or of those given.
@@ -253,6 +256,13 @@ class PositionalEncoding(SinusoidalPositions):
             raise TypeError(f"x must hold embeddings, floats of shape (..., L, {self.d_model}), got {x.dtype}")
         if x.dim() < 2 or x.shape[-1] != self.d_model:
             raise ValueError(f"x must have shape (..., L, d_model) = (..., L, {self.d_model}), got {tuple(x.shape)}")
+        if isinstance(positions, Tensor):
+            sizes = zip(reversed(positions.shape), reversed(x.shape[:-1]), strict=False)
+            if positions.dim() >= x.dim() or any(n not in (1, m) for n, m in sizes):
+                raise ValueError(
+                    f"positions has shape {tuple(positions.shape)}, which does not broadcast to (..., L) = "
+                    f"{tuple(x.shape[:-1])}"
+                )
         rows = self.rows(length_of(x), positions, x.dtype, x.device)
         return x + (rows[0] if positions is None else rows)
 
