@@ -124,7 +124,7 @@ def page(results: list[Architecture]) -> str:
     run = [found for found in results if found.outcomes]
     replaced = [found for found in run if found.calls]
     own = [found for found in run if not found.calls]
-    verdicts = defaultdict(int)
+    verdicts: dict[str, int] = defaultdict(int)
     for found in replaced:
         verdicts[verdict(found)] += 1
     head = HEAD.format(
@@ -166,9 +166,8 @@ def not_compared(results: list[Architecture]) -> list[str]:
 def reason_of(found: Architecture) -> str:
     if not found.reason:
         return "neither attention nor masks go through the interface"
-    return found.reason.replace("KeyError: 'uniform'", "takes its attention from a table of its own: KeyError").replace(
-        "|", "/"
-    )
+    reason = str(found.reason).replace("|", "/")  # a bar would end a cell
+    return reason.replace("KeyError: 'uniform'", "takes its attention from a table of its own: KeyError")
 
 
 def verdict(found: Architecture) -> str:

@@ -94,6 +94,7 @@ OVERRIDES: dict[str, dict] = {
     "clvp_encoder": {"projection_dim": 64, "num_attention_heads": 2},
     "dots3_note_audio_encoder": {"adapter_input_size": 64},
     "dots3_note_vision_encoder": {"adapter_in_dim": 64},
+    "falcon_h1": {"mamba_d_head": 16},
     "kosmos-2": {"latent_query_num": 4},
     "lilt": {"hidden_size": 48},
     "llama4_vision_model": {
@@ -120,9 +121,17 @@ OVERRIDES: dict[str, dict] = {
     "mobilebert": {"normalization_type": "layer_norm"},
     # Large for other reasons than the common sizes.
     "blt": {"encoder_hash_byte_group_vocab": 100},
+    "emu3_vqgan": {"base_channels": 32, "hidden_size": 128},
     "mgp-str": {"num_bpe_labels": 128, "num_wordpiece_labels": 128},
     "patchtst": {"context_length": 16},
     "radio": {"max_img_size": 64},
+    "vits": {"upsample_initial_channel": 32},
+    "vjepa2": {
+        "frames_per_clip": 4,
+        "pred_hidden_size": 64,
+        "pred_num_attention_heads": 4,
+        "pred_num_hidden_layers": 2,
+    },
     "vibevoice_acoustic_tokenizer": {"num_filters": 2},
     "vibevoice_acoustic_tokenizer_decoder": {"num_filters": 2},
     "vibevoice_acoustic_tokenizer_encoder": {"num_filters": 2},

@@ -86,7 +86,9 @@ SIZES = (
         WINDOW,
         "sliding_window attention_chunk_size attention_window_size sliding_window_size local_attention_window_len",
     ),
-    (8, "local_attention num_mel_bins"),
+    (8, "local_attention num_mel_bins mamba_n_heads mamba_num_heads"),
+    (16, "mamba_d_head mamba_head_dim mamba_d_state ssm_state_size mamba_chunk_size chunk_size"),
+    (128, "mamba_d_ssm"),
     (
         4,
         """num_experts num_local_experts n_routed_experts moe_num_experts num_frames index_topk num_latents
