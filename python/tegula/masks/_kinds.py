@@ -105,7 +105,7 @@ class Chunked(Aligned):
 
     def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
         shift = self._shift(q_len, k_len)
-        if hasattr(shift, "shape"):
+        if not isinstance(self._offset, (int, type(None))):
             shift = on.array(shift).reshape(-1, 1)
         places = on.arange(q_len)[None] + shift
         begin = places // self._size * self._size
