@@ -182,6 +182,10 @@ MASKS: dict[str, MaskKind] = {
         lambda m, d: m.prefix(lengths(d.batch, d.k_len) // 2, align="bottom_right"),
         lambda d: reference.prefix(d.q_len, d.k_len, lengths(d.batch, d.k_len) // 2, shift=bottom_right(d)),
     ),
+    "chunked": MaskKind(
+        lambda m, d: m.chunked(20, align="bottom_right"),
+        lambda d: reference.chunked(d.q_len, d.k_len, 20, shift=bottom_right(d)),
+    ),
     "dense": MaskKind(lambda m, d: m.dense(irregular(d.q_len, d.k_len)), lambda d: irregular(d.q_len, d.k_len)),
     "dense_per_batch": MaskKind(
         lambda m, d: m.dense(irregular(d.batch, 1, d.q_len, d.k_len)),

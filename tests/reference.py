@@ -58,6 +58,12 @@ def padding(lengths, length):
     return np.arange(length) < np.asarray(lengths)[..., None]
 
 
+def chunked(q_len, k_len, size, *, shift=0):
+    """(Lq, Lk): query i, standing at i + shift, sees the keys of its own chunk of `size` positions."""
+    query, key = np.arange(q_len)[:, None] + shift, np.arange(k_len)
+    return query // size == key // size
+
+
 def prefix(q_len, k_len, lengths, *, shift=0):
     """(B,) lengths -> (B, 1, Lq, Lk): everything sees the prefix, the rest is causal."""
     in_prefix = padding(lengths, k_len)[..., None, None, :]

@@ -35,7 +35,7 @@ def simple_masks(draw_, batch, heads, q_len, k_len):
 
     m, align = tg.masks, draw_(aligns)
     kind = draw_(st.sampled_from(["causal", "offset", "window", "padding", "keep", "both", "ids", "packed",
-                                  "prefix", "dense", "full"]))  # fmt: skip
+                                  "prefix", "chunked", "dense", "full"]))  # fmt: skip
     if kind == "causal":
         return m.causal(align=align)
     if kind == "offset":
@@ -54,6 +54,8 @@ def simple_masks(draw_, batch, heads, q_len, k_len):
         count = draw_(st.integers(0, 4))
         causal = draw_(st.none() | aligns)
         return m.documents(cu_seqlens=borders(q_len, count), cu_seqlens_k=borders(k_len, count), causal=causal)
+    if kind == "chunked":
+        return m.chunked(draw_(st.integers(1, 40)), align=align)
     if kind == "prefix":
         return m.prefix(numbers(batch, 0, k_len), align=align)
     if kind == "dense":

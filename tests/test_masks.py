@@ -77,6 +77,9 @@ ALIGNED = {
     "window_huge": (lambda **a: masks.window(10**30, 2**63, **a), lambda p, j: True),
     "sliding_1": (lambda **a: masks.sliding(1, **a), lambda p, j: j == p),
     "sliding_8": (lambda **a: masks.sliding(8, **a), lambda p, j: p - 8 < j <= p),
+    "chunked_1": (lambda **a: masks.chunked(1, **a), lambda p, j: j == p),
+    "chunked_6": (lambda **a: masks.chunked(6, **a), lambda p, j: j // 6 == p // 6),
+    "chunked_huge": (lambda **a: masks.chunked(10**30, **a), lambda p, j: p >= 0),
     "prefix_0": (lambda **a: masks.prefix(0, **a), lambda p, j: j <= p),
 }
 

@@ -40,6 +40,7 @@ KINDS = {
         "masks.documents(cu_seqlens=[0, 1, 4], window=(1, None))",
     ),
     "prefix": (lambda: masks.prefix([2, 0]), "masks.prefix([2, 0])"),
+    "chunked": (lambda: masks.chunked(4, "top_left"), "masks.chunked(4, align='top_left')"),
     "dense_runs": (lambda: masks.dense(np.tri(4, dtype=bool)), "masks.dense(<bool array of shape (4, 4)>)"),
     "dense": (lambda: masks.dense(ARRAY), "masks.dense(<bool array of shape (2, 3, 4, 4)>)"),
     "and": (

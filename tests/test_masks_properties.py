@@ -53,6 +53,7 @@ def kinds(q_len, k_len):
         st.builds(lambda a: masks.causal(**a), aligned()),
         st.builds(lambda left, right, a: masks.window(left, right, **a), count, count, aligned()),
         st.builds(lambda size, a: masks.sliding(size, **a), st.integers(1, 45), aligned()),
+        st.builds(lambda size, a: masks.chunked(size, **a), st.integers(1, 45), aligned()),
         st.builds(lambda n, a: masks.prefix(n, **a), integers(0, k_len, BATCH), aligned()),
         st.builds(masks.padding, integers(0, k_len, BATCH)),
         st.builds(lambda k, q: masks.padding(k, queries=q), integers(0, k_len, BATCH), integers(0, q_len, BATCH)),

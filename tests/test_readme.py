@@ -28,6 +28,7 @@ def test_masks_table_is_complete():
     constructors = {
         "full",
         "causal",
+        "chunked",
         "window",
         "sliding",
         "padding",

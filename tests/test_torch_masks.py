@@ -146,6 +146,7 @@ WRITTEN = {
     "documents_packed": lambda t, q, k: masks.documents(cu_seqlens=t[0]),
     "documents_causal": lambda t, q, k: masks.documents(cu_seqlens=t[0], cu_seqlens_k=t[1], causal="bottom_right"),
     "documents_window": lambda t, q, k: masks.documents(cu_seqlens=t[0], window=(4, 1)),
+    "chunked": lambda t, q, k: masks.chunked(20, align="bottom_right"),
     "prefix": lambda t, q, k: masks.prefix(t[0], align="bottom_right"),
     "dense": lambda t, q, k: masks.dense(t[0]),
     "dense_per_batch": lambda t, q, k: masks.dense(t[0]),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../base/result_pool.h"
 #include "tensors.h"
 
 namespace tegula {
@@ -242,7 +243,23 @@ py::array new_array(DType dtype, const std::vector<int64_t>& shape, py::handle l
   py::dtype type = dtype == DType::kBFloat16
                        ? py::reinterpret_borrow<py::array>(like).dtype()
                        : py::reinterpret_borrow<py::dtype>(kKnown[static_cast<int>(dtype)]);
-  return py::array(type, shape);
+  return new_array(type, shape);
+}
+
+py::array new_array(const py::dtype& type, const std::vector<int64_t>& shape, bool* zeros) {
+  int64_t bytes = type.itemsize();
+  for (int64_t size : shape) bytes *= size;
+  if (zeros != nullptr) *zeros = false;
+  if (bytes < static_cast<int64_t>(kPooledBytes)) return py::array(type, shape);
+  auto block = std::make_unique<ResultBlock>(take_result_block(static_cast<size_t>(bytes)));
+  if (zeros != nullptr) *zeros = block->zeros;
+  void* const data = block->data;
+  const py::capsule owner(block.get(), [](void* held) {
+    const std::unique_ptr<ResultBlock> given(static_cast<ResultBlock*>(held));
+    give_result_block(*given);
+  });
+  block.release();
+  return py::array(type, shape, data, owner);
 }
 
 }  // namespace tegula

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <bit>
+#include <memory>
 #include <vector>
 
 #include "../base/check.h"
@@ -73,6 +74,9 @@ View spread(View view, const char* name, DType dtype, int rank, const View& size
 
 // dtype: one of the floats; `like` supplies NumPy's descriptor for bfloat16.
 py::array new_array(DType dtype, const std::vector<int64_t>& shape, py::handle like = {});
+// Large ones lie in memory of the result pool. `zeros`: whether it holds nothing but zeros.
+py::array new_array(const py::dtype& dtype, const std::vector<int64_t>& shape,
+                    bool* zeros = nullptr);
 View view_of(const py::array& array, DType dtype);
 
 // Dtype, shape and memory of an array or a tensor, and strides where they are whole elements:
@@ -83,6 +87,7 @@ View look_at(py::handle array, const char* name);
 std::string kind_of(py::handle object);
 
 // Registers each operation's functions; one definition in each bind/<op>.cpp.
+void bind_memory(py::module_& module);
 void bind_dropout(py::module_& module);
 void bind_positional_encoding(py::module_& module);
 void bind_embedding(py::module_& module);

@@ -1,5 +1,9 @@
 #include "../embedding/embedding.h"
 
+#include <algorithm>
+#include <cstring>
+
+#include "../base/parallel.h"
 #include "../embedding/embedding_backward.h"
 #include "arrays.h"
 
@@ -52,10 +56,28 @@ py::object embed(py::handle ids, py::handle weight, int64_t padding_idx, bool ze
   return out;
 }
 
-// An array of zeros; its pages stay the system's until somebody writes to them.
-py::array new_zeros(DType dtype, int64_t rows, int64_t columns, py::handle like) {
-  const py::dtype type = new_array(dtype, {0}, like).dtype();
-  return py::module_::import("numpy").attr("zeros")(py::make_tuple(rows, columns), type);
+// An array of zeros. With few rows to be written to, its pages stay the system's, all zeros, until
+// somebody does; with many, memory of the pool is cleared sooner than pages are found. For a tensor
+// `like`, integers of its size.
+py::array new_zeros(DType dtype, const std::vector<int64_t>& shape, int64_t rows_written,
+                    py::handle like, int threads) {
+  const bool is_array = py::isinstance<py::array>(like);
+  const py::dtype type =
+      is_array ? new_array(dtype, {0}, like).dtype() : py::dtype(message("i", item_size(dtype)));
+  if (rows_written < shape[0] / 8) {
+    return py::module_::import("numpy").attr("zeros")(py::make_tuple(shape[0], shape[1]), type);
+  }
+  bool zeros;
+  py::array made = new_array(type, shape, &zeros);
+  if (!zeros) {
+    const int64_t bytes = made.nbytes(), piece = int64_t{1} << 20;
+    char* const data = static_cast<char*>(made.mutable_data());
+    GilRelease unlocked;
+    parallel_for((bytes + piece - 1) / piece, num_threads(threads), [&](int64_t i) {
+      std::memset(data + i * piece, 0, static_cast<size_t>(std::min(piece, bytes - i * piece)));
+    });
+  }
+  return made;
 }
 
 EmbeddingBackwardArgs backward_args(Arrays& arrays, py::handle grad, py::handle ids,
@@ -80,10 +102,10 @@ EmbeddingGroups grouped(const EmbeddingBackwardArgs& args) {
   return group_places(args);
 }
 
-// `zeros`: `out` holds nothing else, so it need not be read.
+// Without `out`, a fresh array; for a tensor `grad`, of integers whose memory is the gradient's.
 py::object backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t padding_idx,
                     py::object ignore_id, double scale, double dropout_p, uint64_t seed,
-                    py::object out, bool zeros, int threads) {
+                    py::object out, int threads) {
   Arrays arrays;
   const EmbeddingBackwardArgs args = backward_args(arrays, grad, ids, num_rows, padding_idx,
                                                    ignore_id, scale, dropout_p, seed, threads);
@@ -92,11 +114,11 @@ py::object backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t p
   if (!fresh) target = arrays.output(out, "out", args.grad.dtype, {num_rows, args.grad.size(0)});
   const EmbeddingGroups groups = grouped(args);
   if (fresh) {
-    out = new_zeros(args.grad.dtype, num_rows, args.grad.size(0), grad);
+    out = new_zeros(args.grad.dtype, {num_rows, args.grad.size(0)}, groups.rows, grad, threads);
     target = view_of(py::reinterpret_borrow<py::array>(out), args.grad.dtype);
   }
   GilRelease unlocked;
-  embedding_backward(args, groups, target, fresh || zeros);
+  embedding_backward(args, groups, target, fresh);
   return out;
 }
 
@@ -131,7 +153,7 @@ void bind_embedding(py::module_& module) {
              py::arg("threads"));
   module.def("embedding_backward", &backward, py::arg("grad"), py::arg("ids"), py::arg("num_rows"),
              py::arg("padding_idx"), py::arg("ignore_id"), py::arg("scale"), py::arg("dropout_p"),
-             py::arg("seed"), py::arg("out"), py::arg("zeros"), py::arg("threads"));
+             py::arg("seed"), py::arg("out"), py::arg("threads"));
   module.def("embedding_backward_sparse", &backward_sparse, py::arg("grad"), py::arg("ids"),
              py::arg("num_rows"), py::arg("padding_idx"), py::arg("ignore_id"), py::arg("scale"),
              py::arg("dropout_p"), py::arg("seed"), py::arg("new_rows"), py::arg("threads"));

@@ -42,6 +42,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("num_threads", &num_threads, py::arg("requested") = 0);
   module.def("set_num_threads", &set_num_threads, py::arg("threads"));
 
+  bind_memory(module);
   bind_dropout(module);
   bind_positional_encoding(module);
   bind_embedding(module);

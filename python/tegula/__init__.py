@@ -14,7 +14,7 @@ from .dropout import dropout_mask
 from .embedding import embedding
 from .embedding_backward import embedding_backward
 from .positions import positional_encoding
-from .runtime import config, get_num_threads, set_isa, set_num_threads, show_config
+from .runtime import config, empty_cache, get_num_threads, set_cache_limit, set_isa, set_num_threads, show_config
 
 __all__ = [
     "__version__",
@@ -24,10 +24,12 @@ __all__ = [
     "dropout_mask",
     "embedding",
     "embedding_backward",
+    "empty_cache",
     "get_num_threads",
     "masks",
     "merge_attention",
     "positional_encoding",
+    "set_cache_limit",
     "set_isa",
     "set_num_threads",
     "show_config",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 _Array: TypeAlias = Any  # a NumPy array or a torch tensor; the arrays of one call are of one kind
@@ -16,6 +17,12 @@ def compiled_isas() -> list[str]: ...
 def available_isas() -> list[str]: ...
 def num_threads(requested: int = 0) -> int: ...  # -n: torch's setting is n
 def set_num_threads(threads: int) -> None: ...
+
+# Memory of large results.
+def new_bytes(bytes: int) -> NDArray[np.uint8]: ...
+def cache_state() -> tuple[int, int, int]: ...  # bytes: limit, kept, in use
+def set_cache_limit(bytes: int) -> None: ...
+def empty_cache() -> None: ...
 
 # Operations.
 def positional_encoding(
@@ -55,7 +62,6 @@ def embedding_backward(
     dropout_p: float,
     seed: int,
     out: _Array | None,
-    zeros: bool,
     threads: int,
 ) -> _Array: ...
 def embedding_backward_sparse(

@@ -122,7 +122,7 @@ def embedding_backward(
         number,
     )
     if not checks.flag(sparse, "sparse"):
-        return _core.embedding_backward(*arguments, out, False, 0)
+        return _core.embedding_backward(*arguments, out, 0)
     if out is not None:
         raise ValueError("out cannot be given with sparse=True, whose number of rows depends on the ids")
     return _core.embedding_backward_sparse(*arguments, None, 0)

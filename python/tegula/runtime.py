@@ -84,6 +84,55 @@ def set_isa(name: str) -> None:
     _core.set_isa(name)
 
 
+def set_cache_limit(bytes: int | None) -> None:
+    """Set how much memory of dead results is kept for those that follow.
+
+    Results of 1 MiB and more lie in memory that is not returned to the system when they die, because
+    to find, clear and map fresh pages takes as long as computing them, or longer.
+
+    Parameters
+    ----------
+    bytes : int or None
+        The limit; what is kept beyond it is returned now. 0 keeps nothing. None is the limit of the
+        environment variable ``TEGULA_CACHE_BYTES``, or else 1 GiB, or an eighth of the memory if that
+        is less.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When `bytes` is not an integer, or negative.
+
+    Examples
+    --------
+    >>> import tegula as tg
+    >>> tg.set_cache_limit(2**28)
+    >>> tg.config()["cache"]["limit"] == 2**28
+    True
+    >>> tg.set_cache_limit(None)
+    """
+    if bytes is not None:
+        if isinstance(bytes, (bool, np.bool_)) or not isinstance(bytes, (int, np.integer)):
+            raise TypeError(f"bytes must be an integer, got {type(bytes).__name__}")
+        if bytes < 0:
+            raise ValueError(f"bytes must be at least 0, got {bytes}")
+    _core.set_cache_limit(-1 if bytes is None else min(int(bytes), 2**62))
+
+
+def empty_cache() -> None:
+    """Return the memory that is kept for later results to the system.
+
+    Results that are alive are not touched.
+
+    Examples
+    --------
+    >>> import tegula as tg
+    >>> tg.empty_cache()
+    >>> tg.config()["cache"]["kept"]
+    0
+    """
+    _core.empty_cache()
+
+
 def config() -> dict[str, Any]:
     """Return what this build is and how it runs, as a dict.
 
@@ -103,6 +152,7 @@ def config() -> dict[str, Any]:
             "active": _core.isa_name(),
         },
         "threads": get_num_threads(),
+        "cache": dict(zip(("limit", "kept", "in_use"), _core.cache_state(), strict=True)),
         "cuda": {"built": False, "visible": False},
         "python": sys.version.split()[0],
         "numpy": np.__version__,

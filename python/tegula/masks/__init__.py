@@ -8,6 +8,7 @@ not a size, and cost memory proportional to the length.
 ``causal(align, offset)``        j <= i + shift
 ``window(left, right, ...)``     i + shift - left <= j <= i + shift + right
 ``sliding(size, ...)``           the last `size` keys, itself included
+``chunked(size, ...)``           keys of the same chunk of positions
 ``padding(lengths)``             real keys, and with ``queries=`` real queries
 ``documents(ids or cu_seqlens)`` keys of the same document
 ``prefix(lengths, ...)``         a prefix that everybody sees, causal behind it
@@ -27,7 +28,7 @@ the compiler wants ``dense(tensor)`` for a bare bool tensor.)
 
 from ._dense import as_mask, dense
 from ._documents import documents
-from ._kinds import causal, full, prefix, sliding, window
+from ._kinds import causal, chunked, full, prefix, sliding, window
 from ._mask import Mask
 from ._padding import padding, positions
 
@@ -35,6 +36,7 @@ __all__ = [
     "Mask",
     "as_mask",
     "causal",
+    "chunked",
     "dense",
     "documents",
     "full",

@@ -79,8 +79,8 @@ class NumPy:
 
     @staticmethod
     def bounds(values: Integers, k_len: int) -> Rows:
-        """(B, Lq) int64, in [0, k_len], as bounds."""
-        return values.astype(np.int32)[:, None]
+        """(B, Lq) int64 as bounds: kept in [0, k_len]."""
+        return np.clip(values, 0, k_len).astype(np.int32)[:, None]
 
 
 NUMPY = NumPy()

@@ -1,4 +1,4 @@
-"""Masks that are rules on numbers: full, causal, window, sliding, prefix."""
+"""Masks that are rules on numbers: full, causal, window, sliding, chunked, prefix."""
 
 from __future__ import annotations
 
@@ -89,6 +89,27 @@ class Window(Aligned):
             on.constant(k_len) if right is None else on.ramp(shift + right + 1, q_len, k_len),
             None,
         )
+
+
+class Chunked(Aligned):
+    """Positions in chunks of `size`: a query sees the keys of its own."""
+
+    __slots__ = ("_size",)
+
+    _size: int
+
+    def __init__(self, size: int, align: str | None, offset: Any) -> None:
+        batch = self._set_alignment(align, offset)
+        self._begin("chunked", size, align=align, offset=self._offset, batch=batch, given=(offset,))
+        self._set(_size=size)
+
+    def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
+        shift = self._shift(q_len, k_len)
+        if not isinstance(self._offset, (int, type(None))):
+            shift = on.array(shift).reshape(-1, 1)
+        places = on.arange(q_len)[None] + shift
+        begin = places // self._size * self._size
+        return on.bounds(begin, k_len), on.bounds(begin + self._size, k_len), None
 
 
 class Prefix(Aligned):
@@ -249,6 +270,45 @@ def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = 
     count = count_of(size, "size", least=1)
     assert count is not None
     return Window(count - 1, 0, align, offset, "sliding", count)
+
+
+def chunked(size: int, align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:
+    """Return the mask of block-local attention: a query sees the keys of its own chunk.
+
+    Positions 0 .. size - 1 are the first chunk, and so on. With ``& causal()``, it sees those up to its own.
+
+    Parameters
+    ----------
+    size : int
+        Positions in a chunk, at least 1.
+    align, offset
+        As in `causal`; with an offset, chunks are those of the keys' positions.
+
+    Returns
+    -------
+    Mask
+        True = may attend.
+
+    Raises
+    ------
+    ValueError
+        For a size below 1, and as in `causal`.
+
+    Examples
+    --------
+    >>> from tegula import masks
+    >>> (masks.chunked(2) & masks.causal()).dense(5, 5).astype(int)
+    array([[1, 0, 0, 0, 0],
+           [1, 1, 0, 0, 0],
+           [0, 0, 1, 0, 0],
+           [0, 0, 1, 1, 0],
+           [0, 0, 0, 0, 1]])
+    """
+    if size is None:
+        raise TypeError("size must be an integer, got None; full() has no chunks")
+    count = count_of(size, "size", least=1)
+    assert count is not None
+    return Chunked(count, align, offset)
 
 
 def prefix(lengths: npt.ArrayLike, align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:

@@ -31,6 +31,7 @@ from .attention_options import BIAS, DEFAULTS, SINKS
 from .attention_vmap import attention_vmap, backward_vmap
 from .dropout import seed_number
 from .library import define
+from .results import empty, empty_like
 
 _OPTIONS = (
     "Tensor? lo=None, Tensor? hi=None, Tensor? dense=None, Tensor? bias=None, Tensor? alibi=None, "
@@ -44,12 +45,12 @@ def new_out(q: Tensor, v: Tensor) -> Tensor:
     if q.dim() == 0 or v.dim() == 0:
         return torch.empty_like(q)  # the native module says what is wrong
     if q.shape[-1] == v.shape[-1]:
-        return torch.empty_like(q)
+        return empty_like(q)
     shape = (*q.shape[:-1], v.shape[-1])
     if q.dim() > 2 and q.stride(-3) < q.stride(-2):
         *lead, heads, rows, columns = shape
-        return q.new_empty((*lead, rows, heads, columns)).transpose(-3, -2)
-    return q.new_empty(shape)
+        return empty(q, (*lead, rows, heads, columns)).transpose(-3, -2)
+    return empty(q, shape)
 
 
 def new_lse(q: Tensor) -> Tensor:
@@ -57,7 +58,7 @@ def new_lse(q: Tensor) -> Tensor:
 
 
 def new_weights(q: Tensor, k: Tensor) -> Tensor:
-    return q.new_empty((*q.shape[:-1], *k.shape[-2:-1]))
+    return empty(q, (*q.shape[:-1], *k.shape[-2:-1]))
 
 
 def native_options(
@@ -128,7 +129,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`_forward` without options, in as few steps of Python as it takes."""
     if q.requires_grad or k.requires_grad or v.requires_grad:
         refuse_gradient("attention_forward", q, k, v)
-    out = torch.empty_like(q) if q.shape == v.shape else new_out(q, v)
+    out = empty_like(q) if q.shape == v.shape else new_out(q, v)
     _core.attention(
         q, k, v, out, None, None, None, None, None, None, None, 0.0, 0.0, 0, "bhld", False, False,
         -torch.get_num_threads(),
@@ -225,7 +226,7 @@ def _new_option_gradients(
 def _backward(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    dq, dk, dv = empty_like(q), empty_like(k), empty_like(v)
     return dq, dk, dv, *native_backward(dq, dk, dv, grad_out, q, k, v, *others)
 
 
@@ -235,7 +236,7 @@ def _fake_backward(
     *options, bias_grad, sinks_grad, grad_lse = others
     _check(q, k, v, *options)
     check_backward(grad_out, q, v, out, lse, grad_lse)
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    dq, dk, dv = empty_like(q), empty_like(k), empty_like(v)
     return dq, dk, dv, *_new_option_gradients(q, options[BIAS], options[SINKS], bias_grad, sinks_grad)
 
 

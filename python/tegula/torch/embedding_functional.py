@@ -20,6 +20,7 @@ from .embedding_autograd import backward_call, embedding_call
 from .embedding_checks import check_gradient, check_positions
 from .embedding_ops import refuse_derivative
 from .embedding_vmap import DEFAULTS
+from .results import empty
 
 
 def embedding(
@@ -256,7 +257,7 @@ def embedding_backward(
     if out is None:
         _without_gradient("sparse=True", grad)
         found, values = _core.embedding_backward_sparse(
-            grad, ids, rows, *options, probability, seed_number(number), lambda n, d: grad.new_empty((n, d)), threads
+            grad, ids, rows, *options, probability, seed_number(number), lambda n, d: empty(grad, (n, d)), threads
         )
         return torch.from_numpy(found), values
     if sparse:
@@ -264,7 +265,7 @@ def embedding_backward(
     _tensor(out, "out")
     _without_gradient("out=", grad, out)
     check_gradient(grad, ids, rows, number)
-    _core.embedding_backward(grad, ids, rows, *options, probability, seed_number(number), out, False, threads)
+    _core.embedding_backward(grad, ids, rows, *options, probability, seed_number(number), out, threads)
     return out
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +29,7 @@ from .embedding_autograd import (
 from .embedding_checks import check_embedding, check_gradient, check_positions
 from .embedding_vmap import DEFAULTS, backward_vmap, embedding_vmap
 from .library import define
+from .results import empty
 
 _ARGUMENTS = (
     "(Tensor ids, Tensor weight, int padding_idx=-1, bool zero_pads=False, int? ignore_id=None, float scale=1.0, "
@@ -65,7 +65,7 @@ def native_embedding(
 def _embedding(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
     if weight.dim() != 2:
         raise ValueError(f"weight must have shape (V, D), got {tuple(weight.shape)}")
-    return native_embedding(weight.new_empty((*ids.shape, weight.shape[1])), ids, weight, *options)
+    return native_embedding(empty(weight, (*ids.shape, weight.shape[1])), ids, weight, *options)
 
 
 def _forward(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
@@ -91,17 +91,11 @@ def _backward(
     dropout_p: float = 0.0,
 ) -> Tensor:
     check_gradient(grad, ids, num_rows, seed)
-    out = _new_zeros((num_rows, grad.shape[-1]), grad.dtype)
-    _core.embedding_backward(
-        grad, ids, num_rows, padding_idx, ignore_id, scale, dropout_p, seed_number(seed), out, True,
-        -torch.get_num_threads(),
-    )  # fmt: skip
-    return out
-
-
-def _new_zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """Zeros whose pages stay the system's until somebody writes to them, unlike those of torch."""
-    return torch.from_numpy(np.zeros(shape, f"i{dtype.itemsize}")).view(dtype)
+    memory = _core.embedding_backward(
+        grad, ids, num_rows, padding_idx, ignore_id, scale, dropout_p, seed_number(seed), None, -torch.get_num_threads()
+    )
+    dtable: Tensor = torch.from_numpy(memory).view(grad.dtype)
+    return dtable
 
 
 def _fake_backward(grad: Tensor, ids: Tensor, num_rows: int, *options: Any) -> Tensor:
@@ -143,7 +137,7 @@ embedding_backward = define(
 def _positional_encoding(
     positions: Tensor, dim: int, base: float, split: bool, inclusive: bool, dtype: torch.dtype
 ) -> Tensor:
-    out = positions.new_empty((*positions.shape, dim), dtype=dtype)
+    out = empty(positions.new_empty(0, dtype=dtype), (*positions.shape, dim))
     _core.positional_encoding(positions, dim, base, split, inclusive, None, out, -torch.get_num_threads())
     return out
 
