@@ -327,3 +327,17 @@ def test_bad_calls(arguments, error, words):
     layer = nn.MultiHeadAttention(D, H)
     with pytest.raises(error, match=words):
         layer(**{"q": X, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("key_padding_mask", "key_padding= is its opposite"),
+        ("attn_mask", "True = may attend"),
+        ("x", "no argument 'x'$"),
+    ],
+)
+def test_arguments_of_torchs_module_are_explained(name, hint):
+    x = torch.ones(2, 3, 8)
+    with pytest.raises(TypeError, match=hint):
+        nn.MultiHeadAttention(8, 2)(x, x, x, **{name: torch.zeros(2, 3, dtype=torch.bool)})

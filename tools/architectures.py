@@ -121,9 +121,9 @@ Errors are against eager, relative to the largest entry of each result, or to 1 
 | chunk | several tokens at once onto a filled cache | 3e-5 |
 | packed | two documents in one row, told apart by position ids that start from 0 again | 3e-5 |
 
-`=` equal; a space: does not apply, or eager itself does not run it (see the remarks); `sdpa`: differs, as torch's own attention does (registered under another name
-where a model does not take it as `"sdpa"`); `no`: refused with an error; `WRONG`: differs, and torch's own attention
-does not, or raises.
+`=` equal; a space: does not apply, or eager itself does not run it (see the remarks); `sdpa`: differs, as torch's own
+attention does (registered under another name where a model does not take it as `"sdpa"`); `no`: refused with an error;
+`WRONG`: differs, and torch's own attention does not, or raises.
 """
 
 

@@ -15,6 +15,15 @@ from . import checks
 from .masks import Mask, dense
 from .positions import positional_encoding
 
+__all__ = [
+    "attention_weights",
+    "mask",
+    "mask_tiles",
+    "position_curves",
+    "position_heatmap",
+    "position_similarity",
+]
+
 SKIPPED, MIXED, FULL = 0, 1, 2
 TILE_NAMES = ("skipped", "mixed", "full")
 TILE_COLOURS = ("#eef1f5", "#f6ad55", "#2b6cb0")
@@ -187,7 +196,7 @@ def position_similarity(
     return ax
 
 
-def mask(mask: Any, q_len: int, k_len: int, *, batch: int = 0, head: int = 0, ax: Any = None) -> Any:
+def mask(mask: Any, q_len: int, k_len: int | None = None, *, batch: int = 0, head: int = 0, ax: Any = None) -> Any:
     """Draw which key (across) each query (down) sees.
 
     Parameters
@@ -195,7 +204,7 @@ def mask(mask: Any, q_len: int, k_len: int, *, batch: int = 0, head: int = 0, ax
     mask : Mask, or bool array or Tensor
         True means "may attend".
     q_len, k_len : int
-        Number of queries and keys.
+        Number of queries and keys; as many keys as queries when left out.
     batch, head : int, default 0
         The batch entry and head to draw, where the mask tells them apart.
     ax : matplotlib Axes, optional
@@ -217,9 +226,10 @@ def mask(mask: Any, q_len: int, k_len: int, *, batch: int = 0, head: int = 0, ax
     Examples
     --------
     >>> import tegula as tg, tegula.plot
-    >>> ax = tegula.plot.mask(tg.masks.sliding(4), 16, 16)  # doctest: +SKIP
+    >>> ax = tegula.plot.mask(tg.masks.sliding(4), 16)  # doctest: +SKIP
     """
     mask = _mask(mask)
+    k_len = q_len if k_len is None else k_len
     visible = _entry(_numbers(mask.dense(q_len, k_len)).reshape(mask._batch, mask._heads, q_len, k_len), batch, head)
     ax = _axes(ax, visible)
     ax.imshow(visible, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
@@ -362,9 +372,10 @@ def attention_weights(
     for name, (tokens, size) in labels.items():
         if tokens is not None and len(tokens) != size:
             raise ValueError(f"{name} must have {size} labels for weights of shape {weights.shape}, got {len(tokens)}")
+    title = f"head {head}" if head is not None else f"mean of {heads} heads" if heads > 1 else "weights"
     ax = _axes(ax, weights)
     ax.imshow(weights.mean(axis=0) if head is None else weights[head], cmap="Blues", vmin=0, interpolation="nearest")
-    ax.set(xlabel="key", ylabel="query", title=f"mean of {heads} heads" if head is None else f"head {head}")
+    ax.set(xlabel="key", ylabel="query", title=title)
     if k_tokens is not None:
         ax.set_xticks(range(len(k_tokens)), k_tokens, rotation=60, ha="right", rotation_mode="anchor")
     if q_tokens is not None:

@@ -185,5 +185,6 @@ def check_borders(borders: Integers, name: str, length: int, axis: str) -> None:
     """ValueError unless the last document ends where the axis does."""
     if borders[-1] != length:
         raise ValueError(
-            f"{name} ends at {borders[-1]}, but {axis} is {length}: the last document must end where the row does"
+            f"{name} ends at {borders[-1]}, but {axis} is {length}: the last document must end where the row does; "
+            'for one packed row (T, H, D), attention takes layout="lhd"'
         )

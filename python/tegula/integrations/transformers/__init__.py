@@ -6,8 +6,9 @@
 >>> config = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=99)
 >>> model = AutoModel.from_config(config, attn_implementation="tegula")
 
-Models keep their weights, caches and ``generate``. `register` stands for the attention function AND for
-the function that makes masks: with the first alone, transformers passes no mask at all.
+Models keep their weights, caches and ``generate``. `register` comes first, and registers two functions: one
+for attention, one for masks, without which transformers would pass no mask at all. `MaskTensor` is for those
+who make masks themselves.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def register(name: str = "tegula") -> None:
     taken = name in ("eager", "sdpa") or registered not in (None, tegula_attention)
     if taken or not name or "flash" in name or "|" in name or "/" in name:
         raise ValueError(
-            "name must be one to which transformers gives no meaning: not sdpa, eager or flash..., "
-            f"nothing with | or /; got {name!r}"
+            f"name must be a word of its own, for example 'tegula', got {name!r}: sdpa, eager, everything with flash, "
+            "| or / has a meaning in transformers"
         )
     AttentionInterface.register(name, tegula_attention)
     AttentionMaskInterface.register(name, tegula_mask)

@@ -18,13 +18,22 @@ from .cache import KVCache
 from .masking import Masking, Scores, ours, readable, real_keys
 from .projections import Projections, positive
 
+# What torch's module of nearly this name calls differently.
+TORCHS = {
+    "key_padding_mask": "key_padding= is its opposite, True = real",
+    "attn_mask": "mask= is the opposite of a bool one, True = may attend; floats are added in both",
+    "is_causal": "it is causal= here",
+    "average_attn_weights": "weights come for each head",
+}
+
 
 class MultiHeadAttention(Projections):
     """Multi-head attention: softmax(Q K^T / sqrt(d)) V over H heads of size d = D / H, between four Linear.
 
     The weights are stored as those of `torch.nn.MultiheadAttention`, whose `state_dict` loads here, and
-    the other way round. The tutorials' names work too: ``W_q``, ``W_k``, ``W_v`` and ``W_o``, each with
-    ``weight`` and ``bias``, as attributes and as keys of a checkpoint.
+    the other way round. It is called differently: masks say True = may attend, and one tensor returns. The
+    tutorials' names work too: ``W_q``, ``W_k``, ``W_v`` and ``W_o``, each with ``weight`` and ``bias``, as
+    attributes and as keys of a checkpoint.
 
     Parameters
     ----------
@@ -115,6 +124,7 @@ class MultiHeadAttention(Projections):
         causal: bool = False,
         cache: KVCache | None = None,
         need_weights: bool = False,
+        **others: Any,
     ) -> Any:
         """Return the result, in the form of `q`.
 
@@ -160,6 +170,9 @@ class MultiHeadAttention(Projections):
         ValueError
             For shapes that do not fit, a float mask with positive numbers, and a full cache.
         """
+        for name in others:
+            hint = TORCHS.get(name)
+            raise TypeError(f"MultiHeadAttention has no argument {name!r}{f': {hint}' if hint else ''}")
         k = q if k is None else k
         v = k if v is None else v
         self._check(q, k, v)

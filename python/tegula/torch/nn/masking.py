@@ -153,7 +153,7 @@ def four_axes(mask: Tensor, name: str, scores: Scores) -> Tensor:
     if not fits or any(n not in (1, m) for n, m in zip(mask.shape, scores, strict=True)):
         hint = ""
         if shape == (scores.batch, scores.k_len):
-            hint = "; which keys are real, (B, Lk), is mask[:, None]"
+            hint = "; which keys are REAL, (B, Lk), goes to key_padding= (torch's key_padding_mask is the opposite)"
         raise ValueError(
             f"{name} has shape {shape}, expected (Lq, Lk), (B, Lq, Lk) or (B, H, Lq, Lk), with 1 for B, H and Lq "
             f"where nothing changes, and (B, H, Lq, Lk) = {tuple(scores)}{hint}"
