@@ -21,8 +21,8 @@ class ExplainedKey(str):
 
 
 def explain(keys: list[str], before: int, reason: str | dict[str, str]) -> None:
-    """Give the keys behind the first `before` their reason, those that have one."""
+    """Give the keys behind the first `before` their reason; one reason for all stands at the last of them."""
     for i in range(before, len(keys)):
-        found = reason if isinstance(reason, str) else reason.get(keys[i])
+        found = reason.get(keys[i]) if isinstance(reason, dict) else reason if i == len(keys) - 1 else None
         if found is not None and not isinstance(keys[i], ExplainedKey):
             keys[i] = ExplainedKey(keys[i], found)
