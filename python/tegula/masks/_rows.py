@@ -15,15 +15,16 @@ class Intervals(Mask):
     lo, hi: int32 arrays (B or 1, 1, Lq), with bounds in [0, k_len]; a row without keys has hi <= lo.
     """
 
-    __slots__ = ("_hi", "_k_len", "_lo")
+    __slots__ = ("_hi", "_hides_nothing", "_k_len", "_lo")
 
     _lo: Any
     _hi: Any
     _k_len: int
+    _hides_nothing: bool | None  # found out once
 
     def __init__(self, lo: Any, hi: Any, k_len: int) -> None:
         self._begin("intervals", Described(lo), Described(hi), batch=lo.shape[0], given=(lo, hi))
-        self._set(_lo=lo, _hi=hi, _k_len=k_len)
+        self._set(_lo=lo, _hi=hi, _k_len=k_len, _hides_nothing=None)
 
     def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
         if (q_len, k_len) != self._sizes():
@@ -37,7 +38,9 @@ class Intervals(Mask):
         return self._lo.shape[-1], self._k_len
 
     def hides_nothing(self) -> bool:
-        return not self._lo.any() and bool((self._hi == self._k_len).all())
+        if self._hides_nothing is None:
+            self._set(_hides_nothing=not self._lo.any() and bool((self._hi == self._k_len).all()))
+        return bool(self._hides_nothing)
 
     def part(self, batch: slice, queries: slice, keys: slice) -> Intervals:
         """The mask of some batch entries, queries and keys: slices of step 1."""

@@ -80,12 +80,7 @@ def tegula_attention(
     NotImplementedError
         For layers that choose their keys by indices: without them the result would be another one.
     """
-    for name in SPARSE:
-        if options.get(name) is not None:
-            raise NotImplementedError(
-                f"{type(module).__name__} chooses keys by {name}=, which attn_implementation='tegula' does not know; "
-                "use attn_implementation='eager' or 'sdpa' for this model"
-            )
+    refuse_sparse(module, options)
     other = other_function(module, query, options)
     if other is not None:
         if isinstance(attention_mask, MaskTensor):
@@ -106,6 +101,9 @@ def tegula_attention(
         query, scaling = query * scaling, 1.0
     mask, bias = mask_and_bias(module, query, key, attention_mask, is_causal, position_bias)
     mask = inside_documents(mask, options)
+    if sinks is None and not output_attentions and not dropout:  # every step of a generation, in few steps of Python
+        out = attention(query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap, sinks=s_aux)
+        return out.transpose(1, 2).contiguous(), None
     call = functools.partial(
         attention, query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap, sinks=s_aux
     )
@@ -118,6 +116,15 @@ def tegula_attention(
         out = out * torch.sigmoid(lse[..., None] - sinks).to(out.dtype)
     weights = weights_of(call, query, sinks) if output_attentions else None
     return out.transpose(1, 2).contiguous(), weights
+
+
+def refuse_sparse(module: nn.Module, options: dict[str, Any]) -> None:
+    for name in SPARSE:
+        if options.get(name) is not None:
+            raise NotImplementedError(
+                f"{type(module).__name__} chooses keys by {name}=, which attn_implementation='tegula' does not know; "
+                "use attn_implementation='eager' or 'sdpa' for this model"
+            )
 
 
 def mask_and_bias(
@@ -193,7 +200,7 @@ def other_function(module: nn.Module, query: Tensor, options: dict[str, Any]) ->
         sdpa: Callable[..., Any] = sdpa_attention_forward
         return sdpa
     names = names_of_eager(type(module).__module__)
-    named = [name for name, value in options.items() if value is not None and name in names]
+    named = names and [name for name, value in options.items() if value is not None and name in names]
     if not named:
         return None
     warn_once(
