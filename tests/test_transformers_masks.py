@@ -17,6 +17,7 @@ pytest.importorskip("transformers")
 
 from tegula.integrations.transformers import MaskTensor, tegula_mask  # noqa: E402
 from tegula.masks._rows import Intervals  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from transformers import masking_utils as hf  # noqa: E402
 
 pytestmark = pytest.mark.isa_once
@@ -169,14 +170,34 @@ def test_none_stands_for_what_hides_nothing_and_never_for_causal():
     assert tegula_mask(**call, mask_function=full, allow_is_bidirectional_skip=True) is not None
 
 
+class Largest(TorchDispatchMode):
+    """The largest tensor with memory of its own that an operation makes."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if type(found) is torch.Tensor:
+            self.count = max(self.count, found.numel())
+        return found
+
+
 def test_no_matrix_is_made():
-    n = 4096
-    real = torch.arange(n) >= torch.tensor([[5], [0]])
+    n = 2048
+    call = dict(
+        batch_size=2, q_length=n, kv_length=n, mask_function=hf.sliding_window_causal_mask_function(64),
+        attention_mask=torch.arange(n) >= torch.tensor([[5], [0]]),
+    )  # fmt: skip
+    with Largest() as theirs:
+        hf.sdpa_mask(**call)
+    assert theirs.count >= n * n  # the measure sees a matrix
     tracemalloc.start()
-    mask = tegula_mask(2, n, n, mask_function=hf.sliding_window_causal_mask_function(64), attention_mask=real)
+    with Largest() as ours:
+        mask = tegula_mask(**call)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert mask.shape == (2, 1, n, n)
+    assert ours.count <= 2 * n
     assert peak < 200 * n * 8
 
 

@@ -5,6 +5,7 @@
 namespace tegula {
 
 void bind_memory(py::module_& module) {
+  module.attr("pooled_bytes") = kPooledBytes;
   module.def(
       "new_bytes", [](int64_t bytes) { return new_array(py::dtype::of<uint8_t>(), {bytes}); },
       py::arg("bytes"));

@@ -38,6 +38,6 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     size = math.prod(shape) * dtype.itemsize
     if size < 2**16:
         return np.empty(shape, dtype)
-    memory = np.empty(size + 63, np.uint8) if size < 2**20 else _core.new_bytes(size)
+    memory = np.empty(size + 63, np.uint8) if size < _core.pooled_bytes else _core.new_bytes(size)
     begin = -memory.ctypes.data % 64
     return memory[begin : begin + size].view(dtype).reshape(shape)

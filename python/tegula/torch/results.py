@@ -10,7 +10,6 @@ from torch import Tensor
 
 from .. import _core
 
-POOLED_BYTES = 1 << 20
 PLAIN = (Tensor, torch.nn.Parameter)  # not those that stand for other tensors, without memory
 
 
@@ -24,7 +23,7 @@ def empty(like: Tensor, shape: Sequence[int]) -> Tensor:
     if not from_pool(like):
         return like.new_empty(shape)
     count = math.prod(shape) * like.element_size()
-    if count < POOLED_BYTES:
+    if count < _core.pooled_bytes:
         return like.new_empty(shape)
     pooled: Tensor = torch.from_numpy(_core.new_bytes(count)).view(like.dtype).view(shape)
     return pooled
@@ -32,7 +31,7 @@ def empty(like: Tensor, shape: Sequence[int]) -> Tensor:
 
 def empty_like(like: Tensor) -> Tensor:
     """`torch.empty_like(like)`: the axes in memory in the order of `like`'s."""
-    if not from_pool(like) or like.nbytes < POOLED_BYTES:
+    if not from_pool(like) or like.nbytes < _core.pooled_bytes:
         return torch.empty_like(like)
     if like.is_contiguous():
         return empty(like, like.shape)

@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from ...masks import Mask, causal, documents
+from ...masks import Mask, documents
 from ...masks._rows import Intervals
 from ...masks._torch import as_mask, traced
-from ...torch.drop_in import broadcast, drawn_seed, per_batch
+from ...torch.drop_in import TOP_LEFT, broadcast, drawn_seed, per_batch
 from ...torch.functional import attention
 from .mask_tensor import MaskTensor
 from .warnings import warn_once
 
-TOP_LEFT = causal("top_left")  # one object, which keeps its last result
 # Names of a choice of keys that models make for kernels of their own, instead of a mask.
 SPARSE = ("indices", "block_indices")
 
@@ -101,20 +100,15 @@ def tegula_attention(
         query, scaling = query * scaling, 1.0
     mask, bias = mask_and_bias(module, query, key, attention_mask, is_causal, position_bias)
     mask = inside_documents(mask, options)
-    if sinks is None and not output_attentions and not dropout:  # every step of a generation, in few steps of Python
-        out = attention(query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap, sinks=s_aux)
-        return out.transpose(1, 2).contiguous(), None
-    call = functools.partial(
-        attention, query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap, sinks=s_aux
-    )
-    seed = drawn_seed(dropout)
+    call: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scaling, "softcap": softcap, "sinks": s_aux}
+    draw: dict[str, Any] = {"dropout_p": dropout, "seed": drawn_seed(dropout)} if dropout else {}
     if sinks is None:
-        out = call(dropout_p=dropout, seed=seed)
+        out = attention(query, key, value, **call, **draw)
     else:
         # One more logit per query, with value 0, takes the share exp(sink) / (exp(sink) + exp(lse)).
-        out, lse = call(dropout_p=dropout, seed=seed, return_lse=True)
+        out, lse = attention(query, key, value, **call, **draw, return_lse=True)
         out = out * torch.sigmoid(lse[..., None] - sinks).to(out.dtype)
-    weights = weights_of(call, query, sinks) if output_attentions else None
+    weights = weights_of(query, key, value, call, sinks) if output_attentions else None
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -175,10 +169,10 @@ def inside_documents(mask: Mask | Tensor | None, options: dict[str, Any]) -> Mas
     if borders is None:
         return mask
     packed = documents(cu_seqlens=borders, cu_seqlens_k=options.get("cu_seq_lens_k"))
-    return packed if mask is None else (mask if isinstance(mask, Mask) else as_mask(mask)) & packed
+    return packed if mask is None else as_mask(mask) & packed
 
 
-def weights_of(call: Callable[..., Any], query: Tensor, sinks: Tensor | None) -> Tensor:
+def weights_of(query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], sinks: Tensor | None) -> Tensor:
     """The softmax weights, before dropout."""
     if query.requires_grad and torch.is_grad_enabled():
         warn_once(
@@ -186,7 +180,7 @@ def weights_of(call: Callable[..., Any], query: Tensor, sinks: Tensor | None) ->
             "if the loss depends on them, use attn_implementation='eager'."
         )
     with torch.no_grad():
-        _, lse, weights = call(return_lse=True, return_weights=True)
+        _, lse, weights = attention(query, key, value, **call, return_lse=True, return_weights=True)
         if sinks is not None:
             weights = weights * torch.sigmoid(lse[..., None] - sinks).to(weights.dtype)
     result: Tensor = weights

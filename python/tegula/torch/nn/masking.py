@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...masks import Mask, causal, padding
+from ...masks import Mask, padding
 from ...masks._torch import as_mask, traced
 from ..attention_options import kind_of
+from ..drop_in import TOP_LEFT
 from ..library import check_plain
-
-TOP_LEFT = causal("top_left")  # one object, which keeps its last result
 
 
 class Scores(NamedTuple):
@@ -42,8 +41,7 @@ class Masking:
         if self.mask is None:
             self.mask = mask
         else:
-            first, second = (m if isinstance(m, Mask) else as_mask(m) for m in (self.mask, mask))
-            self.mask = first & second
+            self.mask = as_mask(self.mask) & as_mask(mask)
 
     def add(self, bias: Tensor) -> None:
         self.bias = bias if self.bias is None else self.bias + bias
