@@ -45,11 +45,15 @@ class Compare(Condition):
         if (steps == 1).all():  # the commonest: the places themselves
             last = self.queries - keys[:, :1] + (self.sign == "<=")
             bound = np.clip(last, 0, k_len)
-            return (lo, np.minimum(hi, bound)) if self.sign == "<=" else (np.maximum(lo, bound), hi)
+            return self._cut(lo, hi, bound)
         if (steps >= 0).all():
             bound = places(keys, self.queries, "right" if self.sign == "<=" else "left")
-            return (lo, np.minimum(hi, bound)) if self.sign == "<=" else (np.maximum(lo, bound), hi)
+            return self._cut(lo, hi, bound)
         return self._by_pieces(keys, steps, lo, hi)
+
+    def _cut(self, lo: Rows, hi: Rows, bound: Rows) -> tuple[Rows, Rows]:
+        """Runs up to the bounds, or from them on."""
+        return (lo, np.minimum(hi, bound)) if self.sign == "<=" else (np.maximum(lo, bound), hi)
 
     def _by_pieces(self, keys: Rows, steps: Rows, lo: Rows, hi: Rows) -> tuple[Rows, Rows]:
         """Numbers that fall now and then, as positions that start again do: runs inside one piece are ordered."""
@@ -71,7 +75,7 @@ class Compare(Condition):
         ordered = piece * height + (keys - least + 1)
         wanted = first * height + np.clip(queries - least + 1, 0, height - 1)
         bound = places(ordered, wanted, "right" if self.sign == "<=" else "left")
-        return (lo, np.minimum(hi, bound)) if self.sign == "<=" else (np.maximum(lo, bound), hi)
+        return self._cut(lo, hi, bound)
 
 
 def places(ordered: Rows, wanted: Rows, side: Any) -> Rows:
@@ -91,9 +95,8 @@ class Keys(Condition):
     def within(self, lo: Rows, hi: Rows, k_len: int) -> tuple[Rows, Rows]:
         if self.keep.all():
             return lo, hi
-        keep = np.broadcast_to(self.keep, (self.keep.shape[0], k_len))
-        batch = max(len(keep), len(lo), len(hi))
-        keep = np.broadcast_to(keep, (batch, k_len))
+        batch = max(len(self.keep), len(lo), len(hi))
+        keep = np.broadcast_to(self.keep, (batch, k_len))
         lo, hi = (np.broadcast_to(x, (batch, x.shape[1])) for x in (lo, hi))
         edge = k_len + 1
         count = np.zeros((batch, edge), np.int64)
@@ -123,13 +126,13 @@ class Queries(Condition):
         return (lo, hi) if self.keep.all() else (lo, np.where(self.keep, hi, 0))
 
 
-class All(Condition):
+class AllOf(Condition):
     """What fulfils every one of several conditions."""
 
     def __init__(self, parts: Sequence[Condition]) -> None:
         self.parts: list[Condition] = []
         for part in parts:
-            self.parts.extend(part.parts if isinstance(part, All) else [part])
+            self.parts.extend(part.parts if isinstance(part, AllOf) else [part])
 
     def within(self, lo: Rows, hi: Rows, k_len: int) -> tuple[Rows, Rows]:
         # Positions that start again with each document are ordered only once the documents are apart:
@@ -149,7 +152,7 @@ class All(Condition):
         return lo, hi
 
 
-class Any_(Condition):
+class AnyOf(Condition):
     """What fulfils one of several conditions, where that is one run."""
 
     def __init__(self, parts: Sequence[Condition]) -> None:

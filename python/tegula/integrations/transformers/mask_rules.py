@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import causal_mask_function
 
-from .conditions import All, Any_, Compare, Condition, Keys, Queries, Unstructured
+from .conditions import AllOf, AnyOf, Compare, Condition, Keys, Queries, Unstructured
 
 _aten = torch.ops.aten
 
@@ -131,9 +131,9 @@ def pairwise(name: str, first: Any, second: Any = None, **options: Any) -> Symbo
             found = compare(left, sign, right) if axis == KEY else compare(right, MIRRORED[sign], left)
             return Symbol.of(shape, torch.bool, condition=found)
     if name in PAIRWISE_AND and first.dtype == second.dtype == torch.bool:
-        return Symbol.of(shape, torch.bool, condition=All([condition(first), condition(second)]))
+        return Symbol.of(shape, torch.bool, condition=AllOf([condition(first), condition(second)]))
     if name in PAIRWISE_OR and first.dtype == second.dtype == torch.bool:
-        return Symbol.of(shape, torch.bool, condition=Any_([condition(first), condition(second)]))
+        return Symbol.of(shape, torch.bool, condition=AnyOf([condition(first), condition(second)]))
     raise Unstructured(name)
 
 
@@ -154,14 +154,14 @@ def bounded(difference: Symbol, sign: str, bound: Any) -> Condition:
     if not difference.absolute:
         return compare(keys, sign, queries + bound)
     if sign in ("<=", "<"):
-        return All([compare(keys, sign, queries + bound), compare(keys, MIRRORED[sign], queries - bound)])
+        return AllOf([compare(keys, sign, queries + bound), compare(keys, MIRRORED[sign], queries - bound)])
     raise Unstructured("a distance at least as large as a number")
 
 
 def compare(keys: Tensor, sign: str, queries: Tensor) -> Condition:
     k, q = integers(keys, KEY), integers(queries, QUERY)
     if sign == "==":
-        return All([Compare(k, "<=", q), Compare(k, ">=", q)])
+        return AllOf([Compare(k, "<=", q), Compare(k, ">=", q)])
     if sign == "<":
         return Compare(k, "<=", q - 1)
     if sign == ">":
@@ -216,7 +216,7 @@ def keys_seen(
         parts.append(Compare(np.arange(k_len)[None], "<=", np.arange(q_len)[None] + (q_offset - kv_offset)))
     else:
         parts.append(traced_condition(mask_function, batch, q_len, k_len, q_offset, kv_offset))
-    return All(parts).solve(q_len, k_len)
+    return AllOf(parts).solve(q_len, k_len)
 
 
 def traced_condition(
