@@ -261,8 +261,8 @@ TEGULA_NOINLINE void differentiate_cell(GradContext<T, F>& c, BlockRange range) 
     c.dq_sum = s.dq_cell - slot * s.dim_stride;
   }
   if (!c.only_rows) {
-    fill(s.dk_cell, kGradientKeys * s.dim_stride, typename F::Compute(0));
-    fill(s.dv_cell, kGradientKeys * s.value_stride, typename F::Compute(0));
+    fill(s.dk_cell, c.chunk_rows() * s.dim_stride, typename F::Compute(0));
+    fill(s.dv_cell, c.chunk_rows() * s.value_stride, typename F::Compute(0));
     c.dk_sum = s.dk_cell - c.chunk_place * s.dim_stride;
     c.dv_sum = s.dv_cell - c.chunk_place * s.value_stride;
   }
@@ -287,8 +287,8 @@ TEGULA_NOINLINE void fold_cell(GradContext<T, F>& c, BlockRange range) {
         (last.slot + last.width() - first.slot) * s.dim_stride);
   }
   if (!c.only_rows) {
-    add(s.dk + c.chunk_place * s.dim_stride, s.dk_cell, kGradientKeys * s.dim_stride);
-    add(s.dv + c.chunk_place * s.value_stride, s.dv_cell, kGradientKeys * s.value_stride);
+    add(s.dk + c.chunk_place * s.dim_stride, s.dk_cell, c.chunk_rows() * s.dim_stride);
+    add(s.dv + c.chunk_place * s.value_stride, s.dv_cell, c.chunk_rows() * s.value_stride);
   }
 }
 

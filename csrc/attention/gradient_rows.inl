@@ -272,9 +272,12 @@ struct GradContext : Context<T, F> {
           copy_rows(k, a.k.step(1), a.k.step(0), smaller(kGradientTile, chunk_count - begin), a.dim,
                     s.key_rows + (chunk_place + begin) * s.dim_stride);
     }
-    fill(s.dk + chunk_place * s.dim_stride, kGradientKeys * s.dim_stride, C(0));
-    fill(s.dv + chunk_place * s.value_stride, kGradientKeys * s.value_stride, C(0));
+    fill(s.dk + chunk_place * s.dim_stride, chunk_rows() * s.dim_stride, C(0));
+    fill(s.dv + chunk_place * s.value_stride, chunk_rows() * s.value_stride, C(0));
   }
+
+  // Keys of the chunk whose sums are added to: whole groups.
+  TEGULA_INLINE int64_t chunk_rows() const { return round_up(chunk_count, kGroupRows); }
 
   TEGULA_INLINE KeyRange chunk_range() const { return {chunk_begin, chunk_begin + chunk_count}; }
   TEGULA_INLINE bool sees_chunk(const Block<C>& block) const {
