@@ -108,24 +108,25 @@ TEGULA_NOINLINE void score_key_lanes(Context<T, F>& c, const typename F::Unit* r
     }
   };
   int64_t unit = 0;
+  // Lanes behind the last key repeat it; nobody sees them.
+  const int64_t last = c.tile.count - 1 - key;
+  const auto offset = [&](int i) { return smaller(i, last) * key_step; };
   if constexpr (Packing<F, T>::kAsStored) {
-    if (step == 1 && key + kN <= c.tile.count) {
+    if (step == 1) {
       for (; unit + kN <= c.a.dim / F::kUnitValues; unit += kN) {
         const T* from = c.key_row(key) + unit * F::kUnitValues;
         Vec<Unit> columns[kN];
         load_transposed<Unit>(
-            [&](int i) { return reinterpret_cast<const Unit*>(from + i * key_step); }, columns);
+            [&](int i) { return reinterpret_cast<const Unit*>(from + offset(i)); }, columns);
         TEGULA_UNROLL(16)
         for (int i = 0; i < kN; ++i) add(unit + i, columns[i]);
       }
     }
   }
   if (const int64_t done = unit; done < c.w.units) {
+    const T* from = c.key_row(key) + done * F::kUnitValues * step;
     const T* key_rows[kN];
-    for (int i = 0; i < kN; ++i) {
-      key_rows[i] =
-          key + i < c.tile.count ? c.key_row(key + i) + done * F::kUnitValues * step : nullptr;
-    }
+    for (int i = 0; i < kN; ++i) key_rows[i] = from + offset(i);
     pack_columns<F>(key_rows, step, c.a.dim - done * F::kUnitValues, C(1), c.w.key_columns, kN);
     for (; unit < c.w.units; ++unit) add(unit, load(c.w.key_columns + (unit - done) * kN));
   }
