@@ -50,12 +50,16 @@ struct AttentionArgs {
   int64_t q_len = 0, k_len = 0, dim = 0, value_dim = 0;
 };
 
-// Rows [row_begin, row_end) of one unit: the queries of `heads` consecutive heads that
-// share a key/value head, head by head. Row r is query r % Lq of head first_head + r / Lq.
+// Rows [row_begin, row_end) of one unit: queries [query_begin, query_end) of consecutive heads
+// that share a key/value head, head by head. Row r is query query_begin + r % n of head
+// first_head + r / n, with n = query_end - query_begin.
 struct AttentionTask {
   int64_t batch = 0;
   int64_t first_head = 0;
+  int64_t query_begin = 0, query_end = 0;
   int64_t row_begin = 0, row_end = 0;
+  // Keys of the unit; of other keys its rows see none.
+  int64_t key_begin = 0, key_end = 0;
   // Key chunks to visit. With `partial` the unnormalised result of these chunks goes
   // there (partial_bytes of it); without, the finished rows go to out.
   int64_t chunk_begin = 0, chunk_end = 0;

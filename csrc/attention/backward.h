@@ -60,7 +60,7 @@ struct AttentionGradKernels {
   int64_t row_chunk;
   int64_t bias_rows;  // of a task that owns entries of dbias
   size_t (*unit_bytes)(const AttentionGradArgs&, int64_t rows);
-  GradBytes (*shared_bytes)(const AttentionGradArgs&, int64_t rows);
+  GradBytes (*shared_bytes)(const AttentionGradArgs&, int64_t rows, int64_t key_chunks);
   void (*unit)(const AttentionGradArgs&, const AttentionTask&, void* memory);
   // Reads the rows of a unit that many tasks will share, and what each row chunk sees.
   void (*begin)(const AttentionGradArgs&, const AttentionTask&, void* memory, void* scratch,

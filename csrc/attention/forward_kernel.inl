@@ -150,8 +150,10 @@ void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, v
     copy(c.w.sum, to + 2 * c.slots, c.slots * c.w.value_stride);
     return;
   }
-  if (a.k_len <= kKeyChunk) {
-    attend_chunk(c, 0);
+  // Nothing to fold: joined to nothing, a chunk stays as it is.
+  const int64_t first = c.sight.empty() ? 0 : c.sight.begin / kKeyChunk;
+  if (c.sight.end <= (first + 1) * kKeyChunk) {
+    attend_chunk(c, first);
     return write_rows(c, c.w.best, c.w.total, c.w.sum);
   }
   start_fold(c);

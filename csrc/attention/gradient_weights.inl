@@ -26,10 +26,8 @@ struct Group {
 template <class T, class F>
 TEGULA_INLINE KeyRange hull_of(GradContext<T, F>& c, const Block<typename F::Compute>& block,
                                int j) {
-  constexpr int kStep = kGroupRows > kKeyQuad ? kGroupRows : kKeyQuad;
   const KeyRange range = c.tile.local(block.lanes[j].some);
-  if (range.empty()) return {0, 0};
-  return {range.begin / kStep * kStep, (range.end + kStep - 1) / kStep * kStep};
+  return range.empty() ? KeyRange{0, 0} : c.in_steps(range);
 }
 
 // exp(score - lse), for the three units that scores may have (context.inl). They are those of
