@@ -68,15 +68,27 @@ struct AttentionTask {
   const AttentionTask* next = nullptr;
 };
 
+// What the forward pass of some tasks does with the mask. A tile is a block of rows by a tile of
+// keys.
+struct TileCounts {
+  int64_t full = 0, mixed = 0, skipped = 0;
+  int64_t blocks = 0;
+  int64_t few = 0;  // blocks of so few rows that they go another way
+};
+
 // One instruction set's kernels for one float type.
 struct AttentionKernels {
   int64_t block_rows;  // queries that share a score tile: good task sizes are multiples
+  int64_t key_tile;
+  bool pairs;  // multiplies pairs of bfloat16
   size_t (*scratch_bytes)(const AttentionArgs&, int64_t rows);
   size_t (*partial_bytes)(const AttentionArgs&, int64_t rows);
   void (*forward)(const AttentionArgs&, const AttentionTask&, void* scratch);
   // Joins `count` partial results of the task's rows, `step` bytes apart, and finishes them.
   void (*finish)(const AttentionArgs&, const AttentionTask&, const char* partials, size_t step,
                  int64_t count, void* scratch);
+  // Adds the task's tiles.
+  void (*count)(const AttentionArgs&, const AttentionTask&, TileCounts*, void* scratch);
   // The weights of the task's rows, from the norms that forward left.
   void (*weights)(const AttentionArgs&, const AttentionTask&, void* scratch);
 };

@@ -148,14 +148,13 @@ void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel,
       part >= 0 ? step(of_rows, unit, part, -1) : step(of_keys, unit, -1, -1 - part);
     });
   };
-  std::vector<GradSight> sights(static_cast<size_t>(shared.row_chunks));
   run_tasks(static_cast<int64_t>(shared.units.size()), threads, [&](int64_t index) {
     const SharedUnit& unit = shared.units[static_cast<size_t>(index)];
-    kernel.begin(a, unit.task, base + unit.memory, scratch(), sights.data() + unit.first_row);
+    kernel.begin(a, unit.task, base + unit.memory, scratch());
   });
   run_parts(GradStep::kPackRows, GradStep::kPackKeys);
 
-  const std::vector<GradCell> cells = cells_in_order(plan, a, kernel.row_chunk, sights);
+  const std::vector<GradCell>& cells = plan.cells;
   Progress progress(shared);
   run_tasks(whole.count() + static_cast<int64_t>(cells.size()), threads, [&](int64_t index) {
     if (index < whole.count()) return whole.run(index);

@@ -407,15 +407,10 @@ void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& ta
 
 // ---- a unit by many tasks ----
 
-// Reads a unit's rows, and says what each row chunk sees.
 template <class T, class F>
 void attention_backward_begin(const AttentionGradArgs& g, const AttentionTask& task, void* memory,
-                              void* scratch, GradSight* sights) {
-  GradContext<T, F> c(g, task, memory, scratch);
-  c.begin();
-  for (int i = 0; i < c.row_chunk_count; ++i) {
-    sights[i] = {c.s.row_chunks[i].sight.begin, c.s.row_chunks[i].sight.end};
-  }
+                              void* scratch) {
+  GradContext<T, F>(g, task, memory, scratch).begin();
 }
 
 template <class T, class F>

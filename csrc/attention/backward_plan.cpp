@@ -1,5 +1,8 @@
 #include "backward_plan.h"
 
+#include <map>
+#include <utility>
+
 #include "balance.h"
 #include "seen_rows.h"
 
@@ -91,6 +94,55 @@ double cost_of(const AttentionGradArgs& a, int64_t heads, const GradUnit& unit) 
          static_cast<double>(3 * a.dim + 2 * a.value_dim);
 }
 
+// What rows [begin, end) of a unit see, head by head.
+template <class Visit>
+void each_row(const AttentionGradArgs& a, int64_t heads, const GradUnit& unit, int64_t begin,
+              int64_t end, Visit&& visit) {
+  const int64_t queries = unit.query_end - unit.query_begin;
+  for (int64_t row = begin; row < end;) {
+    const int64_t head = row / queries;
+    const SeenRows rows(a, unit.batch, unit.key_head * heads + head);
+    for (; row < std::min(end, (head + 1) * queries); ++row) {
+      const KeySpan keys = rows.span(unit.query_begin + row - head * queries);
+      if (!keys.empty()) visit(keys);
+    }
+  }
+}
+
+void add_cells(const AttentionGradArgs& a, int64_t row_chunk, BackwardPlan& plan) {
+  const double width = static_cast<double>(3 * a.dim + 2 * a.value_dim);
+  std::vector<int32_t> above;
+  for (size_t number = 0; number < plan.shared.size(); ++number) {
+    const GradUnit& unit = plan.shared[number];
+    const int64_t rows = plan.heads * (unit.query_end - unit.query_begin);
+    const int64_t first_chunk = unit.key_begin / kGradientKeys;
+    above.assign(static_cast<size_t>(chunks_between(unit.key_begin, unit.key_end, kGradientKeys)),
+                 0);
+    for (int64_t row = 0; row * row_chunk < rows; ++row) {
+      const int64_t begin = row * row_chunk, end = std::min(rows, begin + row_chunk);
+      KeySpan seen{a.k_len, 0};
+      each_row(a, plan.heads, unit, begin, end, [&](KeySpan keys) {
+        seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
+      });
+      const int64_t first = seen.begin / kGradientKeys;
+      for (int64_t key = first; key * kGradientKeys < seen.end; ++key) {
+        double pairs = 0;
+        each_row(a, plan.heads, unit, begin, end, [&](KeySpan keys) {
+          pairs += static_cast<double>(
+              std::max<int64_t>(0, std::min(keys.end, (key + 1) * kGradientKeys) -
+                                       std::max(keys.begin, key * kGradientKeys)));
+        });
+        plan.cells.push_back({static_cast<int32_t>(number), static_cast<int32_t>(row),
+                              static_cast<int32_t>(key), static_cast<int32_t>(key - first),
+                              above[static_cast<size_t>(key - first_chunk)]++, pairs * width});
+      }
+    }
+  }
+  std::stable_sort(plan.cells.begin(), plan.cells.end(), [](const GradCell& x, const GradCell& y) {
+    return x.row_chunk + x.key_chunk < y.row_chunk + y.key_chunk;
+  });
+}
+
 }  // namespace
 
 AttentionTask BackwardPlan::task(const GradUnit& unit) const {
@@ -134,7 +186,7 @@ BackwardPlan plan_backward(const AttentionGradArgs& a, const AttentionGradKernel
   }
   if (threads == 1) return plan;
   largest_first(plan.whole);
-  if (imbalance(plan.whole, threads) <= kEven) return plan;
+  if (imbalance_of(plan.whole, threads) <= kEven) return plan;
   // A unit stays whole while every worker has as much to do at the time it is taken: what comes
   // behind evens out. The cells of the others come last.
   std::vector<GradUnit> whole;
@@ -146,40 +198,20 @@ BackwardPlan plan_backward(const AttentionGradArgs& a, const AttentionGradKernel
     if (stays) total -= unit.cost;
   }
   plan.whole = std::move(whole);
+  add_cells(a, kernels.row_chunk, plan);
   return plan;
 }
 
-std::vector<GradCell> cells_in_order(const BackwardPlan& plan, const AttentionGradArgs& a,
-                                     int64_t row_chunk, const std::vector<GradSight>& sights) {
-  std::vector<GradCell> cells;
-  std::vector<int32_t> above;
-  size_t at = 0;
-  for (size_t number = 0; number < plan.shared.size(); ++number) {
-    const GradUnit& unit = plan.shared[number];
-    const int64_t rows = plan.heads * (unit.query_end - unit.query_begin);
-    const int64_t first_chunk = unit.key_begin / kGradientKeys;
-    above.assign(static_cast<size_t>(chunks_between(unit.key_begin, unit.key_end, kGradientKeys)),
-                 0);
-    for (int64_t row = 0; row * row_chunk < rows; ++row) {
-      const GradSight sight = sights[at++];
-      if (sight.end <= sight.begin) continue;
-      const int64_t first = sight.begin / kGradientKeys;
-      for (int64_t key = first; key * kGradientKeys < sight.end; ++key) {
-        const double keys =
-            static_cast<double>(std::min<int64_t>(sight.end, (key + 1) * kGradientKeys) -
-                                std::max<int64_t>(sight.begin, key * kGradientKeys));
-        const double width = static_cast<double>(3 * a.dim + 2 * a.value_dim);
-        cells.push_back(
-            {static_cast<int32_t>(number), static_cast<int32_t>(row), static_cast<int32_t>(key),
-             static_cast<int32_t>(key - first), above[static_cast<size_t>(key - first_chunk)]++,
-             keys * width * static_cast<double>(std::min(row_chunk, rows - row * row_chunk))});
-      }
-    }
+double imbalance_of(const BackwardPlan& plan, int threads) {
+  Workers workers(threads);
+  for (const GradUnit& unit : plan.whole) workers.take(unit.cost);
+  // When the last cell of a row chunk, of a key chunk, was added up.
+  std::map<std::pair<int32_t, int32_t>, double> rows, keys;
+  for (const GradCell& cell : plan.cells) {
+    double &row = rows[{cell.unit, cell.row_chunk}], &key = keys[{cell.unit, cell.key_chunk}];
+    row = key = workers.take(cell.cost, std::max(row, key));
   }
-  std::stable_sort(cells.begin(), cells.end(), [](const GradCell& x, const GradCell& y) {
-    return x.row_chunk + x.key_chunk < y.row_chunk + y.key_chunk;
-  });
-  return cells;
+  return workers.imbalance();
 }
 
 }  // namespace tegula

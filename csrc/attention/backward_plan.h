@@ -32,6 +32,9 @@ struct BackwardPlan {
   int64_t heads = 1;             // of a unit
   std::vector<GradUnit> whole;   // of one task each
   std::vector<GradUnit> shared;  // of many
+  // Of the shared, where some row sees some key; taken after the whole ones, diagonal by
+  // diagonal: who takes them in this order waits for cells already taken.
+  std::vector<GradCell> cells;
 
   AttentionTask task(const GradUnit& unit) const;
 };
@@ -39,10 +42,7 @@ struct BackwardPlan {
 BackwardPlan plan_backward(const AttentionGradArgs& a, const AttentionGradKernels& kernels,
                            int threads, bool costs);
 
-// Cells of the shared units of which some row sees some key, diagonal by diagonal: whoever takes
-// them in this order waits for cells already taken. `sights`: of the units' row chunks, one unit
-// after the other.
-std::vector<GradCell> cells_in_order(const BackwardPlan& plan, const AttentionGradArgs& a,
-                                     int64_t row_chunk, const std::vector<GradSight>& sights);
+// When the last of `threads` is done, relative to when all would be with the work spread evenly.
+double imbalance_of(const BackwardPlan& plan, int threads);
 
 }  // namespace tegula

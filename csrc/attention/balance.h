@@ -21,20 +21,36 @@ void largest_first(std::vector<Task>& tasks) {
                    [&](const Task& a, const Task& b) { return level(a) > level(b); });
 }
 
-// When the last worker is done, relative to when all would be with the work spread evenly.
-template <class Task>
-double imbalance(const std::vector<Task>& tasks, int workers) {
-  std::priority_queue<double, std::vector<double>, std::greater<>> free_at;
-  for (int i = 0; i < workers; ++i) free_at.push(0);
-  double total = 0, last = 0;
-  for (const Task& task : tasks) {
-    const double end = free_at.top() + task.cost;
-    free_at.pop();
-    free_at.push(end);
-    total += task.cost;
-    last = std::max(last, end);
+// Workers that take tasks in order: whoever is free first takes the next one.
+class Workers {
+ public:
+  explicit Workers(int count) : count_(count) {
+    for (int i = 0; i < count; ++i) free_at_.push(0);
   }
-  return total > 0 ? last * workers / total : 1.0;
+
+  // Returns when the task is done: not before `after`, when that is for which it waits.
+  double take(double cost, double after = 0) {
+    const double end = std::max(free_at_.top() + cost, after);
+    free_at_.pop();
+    free_at_.push(end);
+    total_ += cost;
+    last_ = std::max(last_, end);
+    return end;
+  }
+  // When the last worker is done, relative to when all would be with the work spread evenly.
+  double imbalance() const { return total_ > 0 ? last_ * count_ / total_ : 1.0; }
+
+ private:
+  int count_;
+  std::priority_queue<double, std::vector<double>, std::greater<>> free_at_;
+  double total_ = 0, last_ = 0;
+};
+
+template <class Task>
+double imbalance_of(const std::vector<Task>& tasks, int workers) {
+  Workers all(workers);
+  for (const Task& task : tasks) all.take(task.cost);
+  return all.imbalance();
 }
 
 }  // namespace tegula

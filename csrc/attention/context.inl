@@ -207,8 +207,7 @@ struct Context {
       if (hi <= lo) lo = kNever, hi = -1;
       if (block == nullptr || block->rows == kBlockRows<C> ||
           (row != task.row_begin && rows_to_border(row) == kRowChunk<C>) ||
-          (is_long(*block) &&
-           (lo >= block->sight.some.end || hi <= block->sight.some.begin))) {
+          (is_long(*block) && (lo >= block->sight.some.end || hi <= block->sight.some.begin))) {
         if (block != nullptr) close_block(*block);
         block = &open_block(blind());
       }

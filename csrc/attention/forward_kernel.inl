@@ -183,6 +183,29 @@ void attention_finish_task(const AttentionArgs& a, const AttentionTask& task, co
   write_rows(c, c.w.all_best, c.w.all_total, c.w.all_sum);
 }
 
+template <class T, class F>
+void attention_count_task(const AttentionArgs& a, const AttentionTask& task, TileCounts* counts,
+                          void* scratch) {
+  using C = typename F::Compute;
+  Context<T, F> c(a, task, Pass::kForward, scratch);
+  c.read_rows();
+  counts->blocks += c.block_count;
+  for (int b = 0; b < c.block_count; ++b) counts->few += c.w.blocks[b].few;
+  for (int64_t begin = 0; begin < a.k_len; begin += kKeyTile<F>) {
+    c.enter_tile(static_cast<int32_t>(begin));
+    for (int b = 0; b < c.block_count; ++b) {
+      const Block<C>& block = c.w.blocks[b];
+      if (intersect(block.sight.some, c.tile.range()).empty()) {
+        ++counts->skipped;
+      } else if (covers_tile(c, block) && !a.dense) {
+        ++counts->full;
+      } else {
+        ++counts->mixed;
+      }
+    }
+  }
+}
+
 template <class F>
 size_t attention_scratch_bytes(const AttentionArgs& a, int64_t rows) {
   Workspace<F> w(a, rows, Pass::kForward, nullptr);

@@ -190,7 +190,7 @@ ForwardPlan plan_forward(const AttentionArgs& a, const AttentionKernels& kernels
       });
   if (threads == 1) return plan;
   largest_first(plan.tasks);
-  if (chunks > 1 && imbalance(plan.tasks, threads) > kEven) {
+  if (chunks > 1 && imbalance_of(plan.tasks, threads) > kEven) {
     split_tasks(a, plan);
     largest_first(plan.parts);
   }

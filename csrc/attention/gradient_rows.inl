@@ -263,8 +263,8 @@ struct GradContext : Context<T, F> {
     chunk_begin = static_cast<int32_t>(chunk * kGradientKeys);
     chunk_count = static_cast<int32_t>(smaller(kGradientKeys, a.k_len - chunk_begin));
     chunk_place = all_keys ? (chunk - task.key_begin / kGradientKeys) * kGradientKeys : 0;
-    const KeyRange keys = intersect(chunk_range(), {static_cast<int32_t>(task.key_begin),
-                                                    static_cast<int32_t>(task.key_end)});
+    const KeyRange keys = intersect(
+        chunk_range(), {static_cast<int32_t>(task.key_begin), static_cast<int32_t>(task.key_end)});
     chunk_keys = {keys.begin - chunk_begin, keys.end - chunk_begin};
   }
 

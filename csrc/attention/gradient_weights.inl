@@ -150,9 +150,8 @@ TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F:
   C* weights = c.s.weights + column;
   C* slopes = c.s.slopes + column;
   KeyRange* ranges = group.ranges + column / kN;
-  const KeyRange every = c.tile.local(block.sight.every);
-  const bool whole = !c.modified() && !c.a.dropout.active() && every.begin <= 0 &&
-                     every.end >= c.tile.count && c.tile.count % kGroupRows == 0;
+  const bool whole = !c.modified() && !c.a.dropout.active() && covers_tile(c, block) &&
+                     c.tile.count % kGroupRows == 0;
   const bool log2 = c.exponent == 1;
   const auto weigh =
       c.s.far[&block - c.w.blocks]
