@@ -179,11 +179,18 @@ struct Context {
       for (int64_t slot = block.slot; slot < block.slot + block.rows; ++slot) {
         w.lo[slot] = sight.begin, w.hi[slot] = sight.end;
         w.head[slot] = static_cast<Int<C>>(head), w.query[slot] = static_cast<Int<C>>(query);
-        if (++query == a.q_len) query = 0, ++head;
+        if (++query == task.query_end) query = task.query_begin, ++head;
       }
       close_block(block);
       row += block.rows;
     }
+  }
+
+  // Rows of another document would not cost the block less than a block of their own: its keys
+  // are many for its rows.
+  TEGULA_INLINE static bool is_long(const Block<C>& block) {
+    return block.rows >= kCutRows<C> &&
+           block.sight.some.end - block.sight.some.begin >= kLongKeys * block.rows;
   }
 
   // Row by row from the mask's intervals.
@@ -199,8 +206,7 @@ struct Context {
       if (hi <= lo) lo = kNever, hi = -1;
       if (block == nullptr || block->rows == kBlockRows<C> ||
           (row != task.row_begin && rows_to_border(row) == kRowChunk<C>) ||
-          (block->rows >= kCutRows<C> &&
-           (lo >= block->sight.some.end || hi <= block->sight.some.begin))) {
+          (is_long(*block) && (lo >= block->sight.some.end || hi <= block->sight.some.begin))) {
         if (block != nullptr) close_block(*block);
         block = &open_block(blind());
       }
@@ -215,7 +221,7 @@ struct Context {
       if (lo < sight.begin) sight.begin = lo;
       if (hi > sight.end) sight.end = hi;
       ++block->rows;
-      if (++query == a.q_len) query = 0, ++head;
+      if (++query == task.query_end) query = task.query_begin, ++head;
     }
     if (block != nullptr) close_block(*block);
   }
@@ -223,8 +229,9 @@ struct Context {
   // Cuts the rows into blocks and notes what each row sees.
   TEGULA_NOINLINE void read_rows() {
     if (task.row_begin == task.row_end) return;
-    const int64_t head = task.first_head + task.row_begin / a.q_len;
-    const int64_t query = task.row_begin % a.q_len;
+    const int64_t queries = task.query_end - task.query_begin;
+    const int64_t head = task.first_head + task.row_begin / queries;
+    const int64_t query = task.query_begin + task.row_begin % queries;
     if (a.lo) {
       cut_masked_rows(head, query);
     } else {

@@ -401,6 +401,13 @@ TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Co
   }
 }
 
+// Every row of the block sees every key of the tile.
+template <class T, class F>
+TEGULA_INLINE bool covers_tile(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  const KeyRange every = c.tile.local(block.sight.every);
+  return every.begin <= 0 && every.end >= c.tile.count;
+}
+
 // Scores and their row maxima (tile_best). Returns true when every row sees every key of
 // the tile and nothing changed the products.
 template <class T, class F>
@@ -415,8 +422,7 @@ TEGULA_INLINE bool score_block(Context<T, F>& c, const Block<typename F::Compute
     score_few_rows(c, block);
     return false;
   }
-  const KeyRange every = c.tile.local(block.sight.every);
-  if (c.modified() || every.begin > 0 || every.end < c.tile.count || c.tile.count % kKeyQuad != 0) {
+  if (c.modified() || !covers_tile(c, block) || c.tile.count % kKeyQuad != 0) {
     score_mixed_columns(c, block);
     return false;
   }
