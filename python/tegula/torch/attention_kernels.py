@@ -39,13 +39,13 @@ def native_attention(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, lse: Tensor | bool, weights: Tensor | bool, *options: Any
 ) -> Any:
     """Attention's results, in the tensors given for them; None and True ask for fresh ones, False for none."""
-    *lowered, threads = native_options(q, k, *options) if options else NO_OPTIONS
+    lowered, threads = native_options(q, k, *options) if options else NO_OPTIONS
     return _attention(
         q, k, v, out, *lowered, "bhld", lse, weights, threads or -torch.get_num_threads(),
     )  # fmt: skip
 
 
-NO_OPTIONS = (None, None, None, None, None, None, None, 0.0, 0.0, 0, 0)
+NO_OPTIONS: tuple[tuple[Any, ...], int] = ((None, None, None, None, None, None, None, 0.0, 0.0, 0), 0)
 
 
 def native_options(
@@ -62,8 +62,8 @@ def native_options(
     softcap: float = 0.0,
     dropout_p: float = 0.0,
     threads: int = 0,
-) -> tuple[Any, ...]:
-    """The options as the native module takes them."""
+) -> tuple[tuple[Any, ...], int]:
+    """The options as the native module takes them, and threads."""
     number = 0
     if seed is not None or softcap != 0.0 or dropout_p != 0.0:
         check_options(seed, softcap, dropout_p)
@@ -75,7 +75,7 @@ def native_options(
         alibi = alibi.double()
     if sinks is not None:
         sinks = sinks.double()
-    return lo, hi, dense, bias, alibi, sinks, scale, softcap, dropout_p, number, threads
+    return (lo, hi, dense, bias, alibi, sinks, scale, softcap, dropout_p, number), threads
 
 
 def _expand(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -110,7 +110,7 @@ def native_backward(
     grad_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """dq, dk and dv, fresh or in the tensors given for them, and dbias and dsinks where they are asked for."""
-    *lowered, threads = native_options(q, k, *options) if options else NO_OPTIONS
+    lowered, threads = native_options(q, k, *options) if options else NO_OPTIONS
     dbias = dsinks = wide_dbias = None
     if bias_grad:
         bias = options[BIAS]

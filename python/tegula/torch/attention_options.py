@@ -11,12 +11,12 @@ from torch import Tensor
 from .. import checks
 from ..attention import LAYOUTS, numbers
 from ..masks import Mask
-from ..masks._torch import as_mask
+from ..masks._torch import as_mask, lower_bools
 from ..masks._torch import lower as lower_mask
 from ..runtime import checked_threads
 from .attention_checks import check_broadcasts, dtype_name, shape_text, sizes
 from .dropout import lower_dropout
-from .library import check_plain
+from .library import check_plain, direct
 
 Options = tuple[Any, ...]
 
@@ -77,6 +77,10 @@ def _mask(mask: Any, batch: int, heads: int, q_len: int, k_len: int, device: tor
     """A mask object, or a bool tensor, whose rows become intervals where they are."""
     if isinstance(mask, Mask):
         return lower_mask(mask, batch, heads, q_len, k_len, device)
+    if direct(mask) and device.type == "cpu" and isinstance(mask, Tensor) and not torch.is_inference_mode_enabled():
+        lowered = lower_bools(mask, batch, heads, q_len, k_len)
+        if lowered is not None:
+            return lowered
     if isinstance(mask, np.ndarray):
         refuse_kind("mask", mask)
     if not isinstance(mask, Tensor):

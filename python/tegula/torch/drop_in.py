@@ -129,7 +129,7 @@ def broadcast(
     """
     given = query, key, value
     if query.shape == key.shape == value.shape and not grouped:
-        return query, key, value, query.shape[:-2]
+        return query, key, value, tuple(query.shape)[:-2]
     if query.shape[-1] != key.shape[-1]:
         unfit("query and key must have the same last axis", given)
     if key.shape[-2] != value.shape[-2]:

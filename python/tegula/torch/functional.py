@@ -153,9 +153,8 @@ def _out_and_lse(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: 
         try:
             if _grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or _trained(options)):
                 return direct_attention(q, k, v, options)
-            if return_lse:
-                return kernels.attention(q, k, v, *options)
-            return kernels.attention_forward(q, k, v, *options), None
+            found = kernels.native_attention(q, k, v, None, return_lse, False, *options)
+            return found if return_lse else (found, None)
         except _core.NotPlainError:
             pass
     if _is_compiling():
