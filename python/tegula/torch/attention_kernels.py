@@ -70,7 +70,7 @@ def native_options(
         number = seed_number(seed)
     if bias is not None:
         _, heads, q_len, k_len = sizes(q, k)
-        bias = _expand(bias, (*q.shape[:-3], heads, q_len, k_len))
+        bias = _expand(bias, (*tuple(q.shape)[:-3], heads, q_len, k_len))
     if alibi is not None:
         alibi = alibi.double()
     if sinks is not None:

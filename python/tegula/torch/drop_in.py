@@ -177,9 +177,11 @@ def common_size(sizes: Any, given: tuple[Tensor, Tensor, Tensor]) -> int:
 
 
 def fitted(mask: Any, dtype: torch.dtype, scores: tuple[int, ...]) -> Tensor:
-    """`attn_mask` with as many axes as the scores, each of size 1 or theirs."""
+    """`attn_mask` with as many axes as the scores, each of size 1 or theirs; one of two axes may stay as it is."""
     check_tensor(mask, "attn_mask")
     check_plain(mask, "attn_mask")
+    if mask.dim() == 2 and tuple(mask.shape) == scores[-2:] and mask.dtype in (torch.bool, dtype):
+        return mask
     allowed = {torch.bool, torch.float32, dtype}
     if torch.is_autocast_enabled("cpu"):
         allowed.add(torch.get_autocast_dtype("cpu"))
