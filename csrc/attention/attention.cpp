@@ -7,6 +7,7 @@
 #include "../base/arena.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
+#include "../mask/row_keys.h"
 
 namespace tegula {
 namespace {
@@ -77,11 +78,13 @@ double attention_work(const AttentionArgs& a) {
     constexpr int64_t kSamples = 16;
     double seen = 0;
     for (int64_t s = 0; s < kSamples; ++s) {
-      const int64_t at = s * (a.batch - 1) / (kSamples - 1) * a.lo.stride[0] +
-                         s * (a.q_len - 1) / (kSamples - 1) * a.lo.stride[2];
-      const int64_t at_hi = s * (a.batch - 1) / (kSamples - 1) * a.hi.stride[0] +
-                            s * (a.q_len - 1) / (kSamples - 1) * a.hi.stride[2];
-      seen += std::max(0, *a.hi.at<int32_t>(at_hi) - *a.lo.at<int32_t>(at));
+      const auto bound = [&](const View& view) -> int64_t {
+        if (!view) return 0;
+        return *view.at<int32_t>(s * (a.batch - 1) / (kSamples - 1) * view.stride[0] +
+                                 s * (a.q_len - 1) / (kSamples - 1) * view.stride[2]);
+      };
+      seen += static_cast<double>(
+          row_keys(bound(a.lo), bound(a.hi), bound(a.gap_lo), bound(a.gap_hi), a.k_len).count());
     }
     keys = seen / kSamples;
   }

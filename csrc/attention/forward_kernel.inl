@@ -37,11 +37,12 @@ TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
   for (int32_t begin = keys.begin / kKeyTile<F> * kKeyTile<F>; begin < keys.end;
        begin += kKeyTile<F>) {
     c.enter_tile(begin);
+    if (!c.sees_some(c.tile.range())) continue;
     for (int i = 0; i < c.block_count; ++i) {
-      const Block<C>& block = c.w.blocks[i];
-      if (intersect(block.sight.some, c.tile.range()).empty()) continue;
+      const Block<C>* block = c.in_tile(c.w.blocks[i]);
+      if (block == nullptr) continue;
       if (!c.tile.packed) c.pack_tile();
-      attend_block(c, block);
+      attend_block(c, *block);
     }
   }
 }
@@ -135,7 +136,8 @@ void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, v
   }
   for (int b = 0; b < c.block_count; ++b) c.pack_queries(c.w.blocks[b]);
   const auto sees_chunk = [&](int64_t chunk) {
-    return c.sight.begin < (chunk + 1) * kKeyChunk && c.sight.end > chunk * kKeyChunk;
+    const int64_t end = smaller(a.k_len, (chunk + 1) * kKeyChunk);
+    return c.sees_some({static_cast<int32_t>(chunk * kKeyChunk), static_cast<int32_t>(end)});
   };
   if (task.partial != nullptr) {
     attend_chunk(c, task.chunk_begin);

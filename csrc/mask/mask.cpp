@@ -35,13 +35,17 @@ void mask_fill(const MaskFillArgs& args, int threads) {
             [&](int64_t begin, int64_t end) { fill(args, begin, end, streaming); });
 }
 
-bool mask_scan(const MaskScanArgs& args, int threads) {
+MaskRuns mask_scan(const MaskScanArgs& args, int threads) {
   const auto scan = kernels().mask.scan;
-  std::atomic<bool> has_gap{false};
+  std::atomic<MaskRuns> most{MaskRuns::kOne};
   over_rows(args.dense, threads, [&](int64_t begin, int64_t end) {
-    if (scan(args, begin, end)) has_gap.store(true, std::memory_order_relaxed);
+    const MaskRuns found = scan(args, begin, end);
+    MaskRuns before = most.load(std::memory_order_relaxed);
+    while (before < found &&
+           !most.compare_exchange_weak(before, found, std::memory_order_relaxed)) {
+    }
   });
-  return has_gap.load(std::memory_order_relaxed);
+  return most.load(std::memory_order_relaxed);
 }
 
 }  // namespace tegula

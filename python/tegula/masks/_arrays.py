@@ -33,6 +33,11 @@ class NumPy:
     arange = staticmethod(np.arange)
 
     @staticmethod
+    def stack(bounds: list[Rows]) -> Rows:
+        """(n, B, H, Lq), of n arrays that broadcast to (B, H, Lq)."""
+        return np.stack(np.broadcast_arrays(*bounds))
+
+    @staticmethod
     def lowered(mask: Any, batch: int, heads: int, q_len: int, k_len: int) -> Any:
         """A part of an intersection."""
         return mask._lower(batch, heads, q_len, k_len)
