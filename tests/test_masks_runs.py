@@ -343,3 +343,76 @@ def test_the_native_call_takes_any_numbers():
         tg._core.attention(q, k, v, None, lo[:1], hi[:1], *numbers, "bhld", True, False, 1)
     with pytest.raises(ValueError, match="number of axes differs"):
         tg._core.attention(q, k, v, None, lo[0], hi, *numbers, "bhld", True, False, 1)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Dense masks whose empty and full parts are skipped and hurried through
+
+
+def sparse(q_len, k_len, *, heads=1):
+    """(1, heads, q_len, k_len): blocks of keys wholly hidden, wholly visible, and some with holes."""
+    rng = np.random.default_rng(q_len + k_len)
+    counts = heads, -(-q_len // 48), -(-k_len // 64)
+    blocks = rng.random(counts).repeat(48, axis=1).repeat(64, axis=2)[:, :q_len, :k_len]
+    visible = (blocks < 0.3) | ((blocks < 0.4) & (rng.random(blocks.shape) < 0.7))
+    visible[:, :, : k_len // 3] |= blocks[:, :, -1:] < 0.5  # whole tiles
+    return visible[None]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("q_len", "k_len"), [(150, 900), (3, 1500), (97, 1100)])
+def test_dense_blocks(q_len, k_len, dtype):
+    """Against the twin; and rows in another order, whose neighbours see other blocks, have the same bits."""
+    q, k, v = AttentionCase(q_len, k_len, 24, value_dim=17, heads=4, kv_heads=2, leading=(1,), dtype=dtype).arrays()
+    visible = sparse(q_len, k_len, heads=4)
+    unseen = ~visible.reshape(2, -1, k_len).any(axis=1)
+    k[0][unseen], v[0][unseen] = np.nan, np.inf
+    found = attention(q, k, v, mask=visible)
+    assert_attention_close(*found, None, attention_twins(q, k, v, visible=visible))
+    order = np.random.default_rng(0).permutation(q_len)
+    mixed = attention(np.ascontiguousarray(q[:, :, order]), k, v, mask=np.ascontiguousarray(visible[:, :, order]))
+    assert all_same(mixed, [np.ascontiguousarray(x[:, :, order]) for x in found])
+    for threads in (2, 5):
+        assert all_same(found, attention(q, k, v, mask=visible, threads=threads))
+    strided = np.empty((1, 4, q_len, 2 * k_len), bool)[..., ::2]
+    strided[...] = visible
+    assert all_same(found, attention(q, k, v, mask=strided))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_dense_blocks(dtype):
+    case = AttentionCase(150, 600, 24, value_dim=17, heads=4, kv_heads=2, leading=(1,), dtype=dtype)
+    (q, k, v), grad_out = case.arrays(), case.grad_out()
+    visible = sparse(150, 600, heads=4)
+    found = backward(grad_out, q, k, v, mask=visible)
+    assert_gradients_close(found, gradient_twins(grad_out, q, k, v, visible=visible), {})
+    order = np.random.default_rng(0).permutation(150)
+    rows = lambda x: np.ascontiguousarray(x[:, :, order])
+    mixed = backward(rows(grad_out), rows(q), k, v, mask=rows(visible))
+    assert same_bits(mixed[0], rows(found[0]))
+    out, lse = attention(q, k, v, mask=visible)
+    for threads in (1, 3):
+        assert all_same(found, tg.attention_backward(grad_out, q, k, v, out, lse, mask=visible, threads=threads))
+
+
+@pytest.mark.parametrize("options", [{"bias": True}, {"softcap": 3.0}, {"alibi": True}, {"dropout_p": 0.2, "seed": 7}])
+def test_options_with_dense_blocks(options):
+    rng = np.random.default_rng(1)
+    q, k, v = AttentionCase(150, 600, 24, heads=2, leading=(1,)).arrays()
+    visible = sparse(150, 600)
+    if "bias" in options:
+        options = {"bias": rng.standard_normal((150, 600), np.float32)}
+    if "alibi" in options:
+        options = {"alibi": [0.1, 0.01]}
+    twins = {"keep": tg.dropout_mask(7, 0.2, (1, 2, 150, 600)), "dropout_p": 0.2} if "seed" in options else options
+    out, lse = attention(q, k, v, mask=visible, **options)
+    assert_attention_close(out, lse, None, attention_twins(q, k, v, visible=visible, **twins))
+    weighed = tg.attention(
+        q,
+        k,
+        v,
+        mask=visible,
+        return_weights=True,
+        **{n: x for n, x in options.items() if n != "seed" and n != "dropout_p"},
+    )
+    assert (weighed[1][..., ~visible[0, 0]] == 0).all()

@@ -7,6 +7,7 @@
 #include "../base/arena.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
+#include "../mask/mask.h"
 #include "../mask/row_keys.h"
 
 namespace tegula {
@@ -100,8 +101,11 @@ int64_t attention_bytes(const AttentionArgs& a) {
          item_size(a.q.dtype);
 }
 
-void attention_forward(const AttentionArgs& a, int threads) {
-  if (a.batch * a.heads * a.q_len == 0) return;
+void attention_forward(const AttentionArgs& args, int threads) {
+  if (args.batch * args.heads * args.q_len == 0) return;
+  AttentionArgs a = args;
+  TakenArena cells;
+  if (a.dense && !a.cells) a.cells = mask_cells(a.dense, cells, threads);
   const AttentionKernels& kernel = kernels().attention[static_cast<int>(a.q.dtype)];
   threads = threads_for(attention_work(a), threads);
   const Plan plan = make_plan(a, kernel, threads);

@@ -42,6 +42,7 @@ struct AttentionArgs {
   View lo, hi;          // int32 (B, H, Lq), strides 0 where they broadcast; empty: [0, Lk)
   View gap_lo, gap_hi;  // likewise; empty: no row has a gap
   View dense;           // bool (B, H, Lq, Lk), likewise; empty: none
+  View cells;           // the summary of dense, see mask.h; empty: none is known
   View bias;            // any float type, (..., H, Lq, Lk), likewise; empty: none
   const double* alibi = nullptr;  // H slopes
   const double* sinks = nullptr;  // H logits

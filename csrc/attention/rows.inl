@@ -1,6 +1,7 @@
 // The rows of a task: where they live, what they see, and their share of the scratch.
 #pragma once
 
+#include "../mask/mask.h"
 #include "../mask/row_keys.h"
 #include "attention.h"
 #include "pack.inl"

@@ -21,6 +21,8 @@
 
 namespace tegula {
 
+class TakenArena;
+
 struct MaskFillArgs {
   View out;
   View lo, hi;
@@ -36,15 +38,28 @@ struct MaskScanArgs {
 // How many runs of keys some row has: more than two need the array.
 enum class MaskRuns { kOne, kTwo, kMore };
 
+// A summary of a dense mask, for skipping what it hides: one byte for kCellQueries queries by
+// kCellKeys keys, Lq Lk / 1024 in all.
+inline constexpr int64_t kCellQueries = 16, kCellKeys = 64;
+enum MaskCell : uint8_t { kHidden, kMixed, kShown };
+
+struct MaskCellsArgs {
+  View dense;
+  View cells;  // (B, H, Lq / kCellQueries, Lk / kCellKeys), rounded up, contiguous
+};
+
 // One instruction set's kernels, for rows [begin, end) of (B, H, Lq) in C order.
 struct MaskKernels {
   // streaming: past the caches, where out is contiguous along keys.
   void (*fill)(const MaskFillArgs&, int64_t begin, int64_t end, bool streaming);
   MaskRuns (*scan)(const MaskScanArgs&, int64_t begin, int64_t end);
+  void (*cells)(const MaskCellsArgs&, int64_t begin, int64_t end);  // rows of cells
 };
 
 // On up to `threads` threads (0: the setting).
 void mask_fill(const MaskFillArgs& args, int threads);
 MaskRuns mask_scan(const MaskScanArgs& args, int threads);
+// The cells of `dense`, in `memory`, with strides 0 where they repeat. Reads dense once.
+View mask_cells(const View& dense, TakenArena& memory, int threads);
 
 }  // namespace tegula

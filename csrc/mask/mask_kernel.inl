@@ -314,7 +314,58 @@ MaskRuns mask_scan_rows(const MaskScanArgs& a, int64_t begin, int64_t end) {
   return most == 1 ? MaskRuns::kOne : most == 2 ? MaskRuns::kTwo : MaskRuns::kMore;
 }
 
-constexpr MaskKernels mask_kernels() { return {mask_fill_rows, mask_scan_rows}; }
+// ---- cells ----
+
+// Takes the bytes of one row of a cell, `n` of them, into what has been seen of it.
+TEGULA_INLINE void add_to_cell(const int8_t* p, int64_t n, bool& any, bool& gap) {
+  static_assert(kCellKeys % kVectorBytes == 0);
+  if (n < kCellKeys) {
+    for (int64_t j = 0; j < n; ++j) (p[j] != 0 ? any : gap) = true;
+    return;
+  }
+  Vec<int8_t> seen{}, hidden{};
+  for (int64_t j = 0; j < kCellKeys; j += kVectorBytes) {
+    const Vec<int8_t> v = load_unaligned(p + j);
+    seen |= v;
+    hidden |= bits_as<int8_t>(v == 0);
+  }
+  any |= any_lane(seen);
+  gap |= any_lane(hidden);
+}
+
+void mask_cell_rows(const MaskCellsArgs& a, int64_t begin, int64_t end) {
+  static_assert(kGathered % kCellKeys == 0);
+  constexpr int64_t kCells = kGathered / kCellKeys;
+  const int64_t n = a.dense.shape[3], stride = a.dense.stride[3];
+  MaskRow row(a.cells, begin);
+  int8_t gathered[kGathered];
+  for (int64_t r = begin; r < end; ++r, row.next()) {
+    uint8_t* cells = a.cells.at<uint8_t>(r * a.cells.shape[3]);
+    const int64_t first = row.i * kCellQueries;
+    const int64_t rest = a.dense.shape[2] - first;
+    const int64_t queries = rest < kCellQueries ? rest : kCellQueries;
+    for (int64_t j = 0; j < n; j += kGathered) {
+      const int64_t count = n - j < kGathered ? n - j : kGathered;
+      bool any[kCells] = {}, gap[kCells] = {};
+      for (int64_t i = 0; i < queries; ++i) {
+        const int8_t* keys =
+            a.dense.at<int8_t>(row.b * a.dense.stride[0] + row.h * a.dense.stride[1] +
+                               (first + i) * a.dense.stride[2]);
+        const int8_t* p = key_bytes(keys, stride, j, count, gathered);
+        for (int64_t cell = 0; cell * kCellKeys < count; ++cell) {
+          const int64_t some = count - cell * kCellKeys;
+          add_to_cell(p + cell * kCellKeys, some < kCellKeys ? some : kCellKeys, any[cell],
+                      gap[cell]);
+        }
+      }
+      for (int64_t cell = 0; cell * kCellKeys < count; ++cell) {
+        cells[j / kCellKeys + cell] = !any[cell] ? kHidden : gap[cell] ? kMixed : kShown;
+      }
+    }
+  }
+}
+
+constexpr MaskKernels mask_kernels() { return {mask_fill_rows, mask_scan_rows, mask_cell_rows}; }
 
 }  // namespace
 }  // namespace tegula
