@@ -184,7 +184,7 @@ TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c, Group<typename F:
   for (KeyRange& range : group.ranges) range = {0, 0};
   if (!group.finite) __builtin_memset(c.s.hidden, 1, kGradientTile * kGradientRows<C>);
   for (int b = group.first; b < group.first + group.blocks; ++b) {
-    const Block<C>* block_in_tile = c.in_tile(c.w.blocks[b]);
+    const Block<C>* block_in_tile = in_tile(c, c.w.blocks[b]);
     if (block_in_tile == nullptr) {
       group.mixed = true;
       continue;

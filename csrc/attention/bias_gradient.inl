@@ -39,7 +39,7 @@ TEGULA_NOINLINE void add_slopes(const AttentionGradArgs& g, const AttentionTask&
     const int64_t first_row = c.unit_row(whole) - task.row_begin;
     for (int32_t begin = 0; begin < c.chunk_count; begin += kGradientTile) {
       c.enter_chunk_tile(begin);
-      const Block<C>* seen = c.in_tile(whole);
+      const Block<C>* seen = in_tile(c, whole);
       if (seen == nullptr) continue;
       const Block<C>& block = *seen;
       Group<C> group;

@@ -40,9 +40,11 @@ struct Context {
   KeyRange sight{kNever, -1};  // what some row sees
   KeyRange gap{kNever, -1};    // what no row sees between its two runs
   Tile<F> tile;
-  const bool gaps;                 // some row may see two runs
-  bool gapped = false;             // in the tile, some row of the block in work does
-  Block<C> block_in_tile;          // see `in_tile`
+  const bool gaps;      // some row may see two runs
+  bool gapped = false;  // in the tile, some row of the block in work does
+  // See in_tile.inl.
+  Block<C> block_in_tile;
+  uint32_t seen_cells;
   const T *key_base, *value_base;  // of the key/value head
 
   // Rows of the next task, sent for bit by bit.
@@ -379,58 +381,6 @@ struct Context {
   }
   TEGULA_INLINE bool sees_some(KeyRange keys) const {
     return !trimmed(intersect(sight, keys), gap).empty();
-  }
-
-  // The block as the tile needs it: what its rows see there. Null where they see nothing.
-  TEGULA_INLINE const Block<C>* in_tile(const Block<C>& block) {
-    if (!sees_some(block, tile.range())) return nullptr;
-    gapped = gaps && !intersect(block.gap.some, tile.range()).empty();
-    return gapped || a.cells ? narrowed(block) : &block;
-  }
-
-  // Gaps and what a dense mask hides differ from row to row; most of it reaches beyond the tile.
-  TEGULA_NOINLINE const Block<C>* narrowed(const Block<C>& whole) {
-    Block<C>& block = block_in_tile;
-    block = whole;
-    block.sight = blind();
-    for (auto& lane : block.lanes) lane = blind();
-    for (auto& group : block.groups) group = blind().some;
-    bool shown = true;  // the dense mask hides nothing
-    for (int r = 0; r < block.rows; ++r) {
-      const int64_t slot = block.slot + r;
-      KeyRange row_gap{kNever, -1};
-      if (gaps) {
-        row_gap = {static_cast<int32_t>(w.gap_lo[slot]), static_cast<int32_t>(w.gap_hi[slot])};
-      }
-      KeyRange some = intersect(
-          {static_cast<int32_t>(w.lo[slot]), static_cast<int32_t>(w.hi[slot])}, tile.range());
-      some = trimmed(some, row_gap);
-      if (a.cells && !some.empty()) some = shown_part(slot, some, shown);
-      if (some.empty()) some = {kNever, -1};
-      const KeyRange every = longest_beside(some, row_gap);
-      add_row(block.sight, some, every);
-      add_row(block.lanes[r / kLanes<C>], some, every);
-      widen(block.groups[r / kGroup<C>], some);
-    }
-    if (a.cells) {
-      additive = a.bias || !shown;
-      tile.hides = false;
-    }
-    return block.sight.some.empty() ? nullptr : &block;
-  }
-
-  // `keys` without what the dense mask hides at its ends; `shown` becomes false where it hides
-  // some.
-  TEGULA_INLINE KeyRange shown_part(int64_t slot, KeyRange keys, bool& shown) const {
-    constexpr int32_t kKeys = kCellKeys;
-    const uint8_t* cells =
-        a.cells.at<uint8_t>(task.batch * a.cells.stride[0] + w.head[slot] * a.cells.stride[1] +
-                            w.query[slot] / kCellQueries * a.cells.stride[2]);
-    int32_t first = keys.begin / kKeys, last = (keys.end - 1) / kKeys;
-    for (int32_t cell = first; cell <= last; ++cell) shown &= cells[cell] == kShown;
-    while (first <= last && cells[first] == kHidden) ++first;
-    while (last > first && cells[last] == kHidden) --last;
-    return intersect(keys, {first * kKeys, (last + 1) * kKeys});
   }
 
   TEGULA_INLINE void enter_tile(int32_t begin) {

@@ -57,7 +57,7 @@ TEGULA_NOINLINE void measure_block(GradContext<T, F>& c, const Block<typename F:
     c.tile = {};
     c.tile.begin = begin;
     c.tile.count = static_cast<int32_t>(smaller(kGradientTile, c.a.k_len - begin));
-    const auto* seen = c.in_tile(whole);
+    const auto* seen = in_tile(c, whole);
     if (seen == nullptr) continue;
     const auto& block = *seen;
     for (int32_t key = 0; key < c.tile.count; ++key) {

@@ -5,7 +5,7 @@
 // in the lanes. A score is the same chain of operations in both.
 #pragma once
 
-#include "context.inl"
+#include "in_tile.inl"
 
 namespace tegula {
 namespace {
@@ -144,8 +144,8 @@ TEGULA_INLINE Vec<Int<C>> forbidden(const uint8_t* p, int64_t stride, int64_t co
   return __builtin_convertvector(bytes, Vec<Int<C>>) == Int<C>(0);
 }
 
-// Fills c.w.additive in the layout of the scores: the bias (of type T, null: none), and
-// -inf where the dense mask (null: none) says no.
+// Fills c.w.additive, for the keys that the block sees, in the layout of the scores: the bias (of
+// type T, null: none), and -inf where the dense mask (null: none) says no.
 template <class B, class T, class F>
 TEGULA_NOINLINE void fill_additive(Context<T, F>& c, const Block<typename F::Compute>& block) {
   using C = typename F::Compute;
@@ -173,6 +173,12 @@ TEGULA_NOINLINE void fill_additive(Context<T, F>& c, const Block<typename F::Com
     return terms;
   };
   const int width = block.width();
+  // In steps as large as any in which scores are looked at.
+  constexpr int kStep = 16;
+  static_assert(kStep % kN == 0 && kStep % kKeyQuad == 0 && kStep % kGroupRows == 0);
+  const KeyRange range = c.tile.local(block.sight.some);
+  const int begin = range.begin / kStep * kStep;
+  const int end = static_cast<int>(smaller(round_up(range.end, kStep), c.tile.count));
   for (int j = 0; j < block.vectors(); ++j) {
     int64_t bias_rows[kN] = {}, dense_rows[kN] = {};
     for (int i = 0; i < kN; ++i) {
@@ -180,7 +186,7 @@ TEGULA_NOINLINE void fill_additive(Context<T, F>& c, const Block<typename F::Com
       if (a.bias) bias_rows[i] = c.row_offset(a.bias, slot);
       if (a.dense) dense_rows[i] = c.row_offset(a.dense, slot);
     }
-    for (int key = 0; key < c.tile.count; key += kN) {
+    for (int key = begin; key < end; key += kN) {
       if (block.few) {
         for (int i = 0; i < kN && j * kN + i < block.rows; ++i) {
           store(c.w.additive + (j * kN + i) * kKeyTile<F> + key,

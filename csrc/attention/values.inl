@@ -68,6 +68,7 @@ TEGULA_INLINE bool sees(Context<T, F>& c, const Block<typename F::Compute>& bloc
   using C = typename F::Compute;
   const int64_t slot = block.slot + row;
   const int64_t at = c.tile.begin + key;
+  if (at < block.sight.some.begin || at >= block.sight.some.end) return false;
   if (at < c.w.lo[slot] || at >= c.w.hi[slot]) return false;
   if (c.gaps && at >= c.w.gap_lo[slot] && at < c.w.gap_hi[slot]) return false;
   if (!c.additive) return true;

@@ -30,7 +30,7 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
     c.enter_tile(begin);
     if (!c.sees_some(c.tile.range())) continue;
     for (int b = 0; b < c.block_count; ++b) {
-      const Block<C>* seen = c.in_tile(c.w.blocks[b]);
+      const Block<C>* seen = in_tile(c, c.w.blocks[b]);
       if (seen == nullptr) continue;
       const Block<C>& block = *seen;
       if (!c.tile.packed) c.pack_tile();

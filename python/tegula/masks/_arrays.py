@@ -31,6 +31,7 @@ class NumPy:
     maximum = staticmethod(np.maximum)
     minimum = staticmethod(np.minimum)
     arange = staticmethod(np.arange)
+    take = staticmethod(np.take)
 
     @staticmethod
     def stack(bounds: list[Rows]) -> Rows:

@@ -51,12 +51,12 @@ class BlockSparse(Mask):
             raise ValueError(f"blocks tell {self._heads} heads apart, but the call has {heads} query heads")
         block = on.arange(q_len) // self._q_block
         lo, hi = (
-            on.minimum(on.array(bound)[..., block] * self._k_block, on.constant(k_len))
+            on.minimum(on.take(on.array(bound), block, -1) * self._k_block, on.constant(k_len))
             for bound in (self._lo, self._hi)
         )
         if not self._irregular:
             return lo, hi, None
-        return lo, hi, on.array(self._layout)[:, :, block][..., on.arange(k_len) // self._k_block]
+        return lo, hi, on.take(on.take(on.array(self._layout), on.arange(k_len) // self._k_block, 3), block, 2)
 
     def _batch_error(self, batch: int) -> str:
         return f"blocks tell {self._batch} batch entries apart, but the call has {batch}"

@@ -143,6 +143,10 @@ class Torch:
     minimum = staticmethod(torch.minimum)
 
     @staticmethod
+    def take(array: Tensor, places: Tensor, axis: int) -> Tensor:
+        return array.index_select(axis, places)
+
+    @staticmethod
     def stack(bounds: list[Tensor]) -> Tensor:
         return torch.stack(torch.broadcast_tensors(*bounds))
 
