@@ -88,7 +88,6 @@ TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
     for (int i = 0; i < c.block_count; ++i) {
       const Block<C>* block = in_tile(c, c.w.blocks[i]);
       if (block == nullptr) continue;
-      if (!c.tile.packed) c.pack_tile();
       if (c.a.cells && has_hole(c.seen_cells) && !block->few) {
         attend_parts(c, c.w.blocks[i]);
       } else {

@@ -33,7 +33,6 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
       const Block<C>* seen = in_tile(c, c.w.blocks[b]);
       if (seen == nullptr) continue;
       const Block<C>& block = *seen;
-      if (!c.tile.packed) c.pack_tile();
       score_block(c, block);
       for (int r = 0; r < block.rows; ++r) {
         const int64_t slot = block.slot + r;
