@@ -40,7 +40,6 @@ TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
     for (int i = 0; i < c.block_count; ++i) {
       const Block<C>& block = c.w.blocks[i];
       if (intersect(block.sight.some, c.tile.range()).empty()) continue;
-      if (!c.tile.packed) c.pack_tile();
       attend_block(c, block);
     }
   }

@@ -157,7 +157,7 @@ struct Workspace : Memory {
     shift = take<C>(kBlockRows<C>), rescale = take<C>(kBlockRows<C>);
     weights = take<Unit>(kTile);
     keys = take<Unit>(kKeyTile<F> * packed_units);
-    key_columns = take<Unit>(kKeyTile<F> * packed_units);
+    key_columns = take<Unit>(kLanes<Unit> * packed_units);
     values = take<Unit>(kKeyTile<F> * value_stride);
     clean_values = take<Unit>(kKeyTile<F> * value_stride);
   }

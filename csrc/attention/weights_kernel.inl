@@ -31,7 +31,6 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
     for (int b = 0; b < c.block_count; ++b) {
       const Block<C>& block = c.w.blocks[b];
       if (intersect(block.sight.some, c.tile.range()).empty()) continue;
-      if (!c.tile.packed) c.pack_tile();
       score_block(c, block);
       for (int r = 0; r < block.rows; ++r) {
         const int64_t slot = block.slot + r;
