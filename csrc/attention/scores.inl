@@ -353,12 +353,15 @@ TEGULA_NOINLINE void finish_column(Context<T, F>& c, const Block<typename F::Com
   store(c.w.tile_best + j * kN, best);
 }
 
+TEGULA_INLINE KeyRange in_quads(KeyRange range) {
+  return {range.begin / kKeyQuad * kKeyQuad, (range.end + kKeyQuad - 1) / kKeyQuad * kKeyQuad};
+}
+
 // Keys of row vector j that take part, rounded to quads, tile-relative.
 template <class T, class F>
 TEGULA_INLINE KeyRange quads_of(Context<T, F>& c, const Block<typename F::Compute>& block, int j) {
   const KeyRange range = c.tile.local(block.lanes[j].some);
-  if (range.empty()) return {0, 0};
-  return {range.begin / kKeyQuad * kKeyQuad, (range.end + kKeyQuad - 1) / kKeyQuad * kKeyQuad};
+  return range.empty() ? KeyRange{0, 0} : in_quads(range);
 }
 
 // Many rows, some of which do not see the whole tile: computes what some vector needs.
@@ -439,15 +442,24 @@ TEGULA_INLINE bool score_block(Context<T, F>& c, const Block<typename F::Compute
     score_few_rows(c, block);
     return false;
   }
-  if (c.modified() || !covers_tile(c, block) || c.tile.count % kKeyQuad != 0) {
+  const KeyRange some = c.tile.local(block.sight.some), every = c.tile.local(block.sight.every);
+  if (c.modified() || some.begin != every.begin || some.end != every.end) {
     score_mixed_columns(c, block);
     return false;
   }
+  // All rows see the same keys. The softmax reads whole quads of them.
   Vec<C> best[kBlockVectors];
   for (int j = 0; j < kBlockVectors; ++j) best[j] = broadcast(-kInfinity<C>);
-  multiply_range(c, score_product(c, block), 0, block.vectors(), 0, c.tile.count, best);
+  multiply_range(c, score_product(c, block), 0, block.vectors(), some.begin, some.end, best);
   for (int j = 0; j < block.vectors(); ++j) store(c.w.tile_best + j * kN, best[j]);
-  return true;
+  const KeyRange quads = in_quads(some);
+  const auto hide = [&](int begin, int end) {
+    const int width = block.width();
+    fill(c.w.scores + begin * width, (end - begin) * width, -kInfinity<C>);
+  };
+  hide(quads.begin, some.begin);
+  hide(some.end, quads.end);
+  return covers_tile(c, block) && c.tile.count % kKeyQuad == 0;
 }
 
 }  // namespace
