@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .. import checks
+from .. import _core, checks
 
 
 def lower_dropout(dropout_p: Any, seed: Any, device: torch.device | None = None) -> tuple[float, torch.Tensor | None]:
@@ -28,4 +28,8 @@ def lower_dropout(dropout_p: Any, seed: Any, device: torch.device | None = None)
 
 def seed_number(seed: torch.Tensor | None) -> int:
     """The seed as the native module takes it."""
-    return 0 if seed is None else int(seed.item()) & (2**64 - 1)
+    if seed is None:
+        return 0
+    if not seed.is_cpu:
+        raise _core.NotPlainError(f"seed is on device '{seed.device}', expected 'cpu'")
+    return int(seed.item()) & (2**64 - 1)
