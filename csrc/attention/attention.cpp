@@ -113,15 +113,14 @@ void attention_forward(const AttentionArgs& a, int threads) {
     });
   };
   if (!plan.split) {
-    // A head that is one task is over before the hardware has learnt where the next one lies;
-    // within the second cache that does not matter.
-    const bool short_heads =
-        plan.row_tasks == 1 && plan.heads == 1 && !a.lo && attention_bytes(a) > kSecondCache;
+    // A task is over before the hardware has learnt where the next one's rows lie; within the
+    // second cache that does not matter.
+    const bool far = plan.heads == 1 && attention_bytes(a) > kSecondCache;
     run(tasks, [&](int64_t index, void* scratch) {
-      AttentionTask task = task_of(plan, a, index);
-      if (short_heads && index + threads < tasks) {
-        const AttentionTask next = task_of(plan, a, index + threads);
-        task.next_batch = next.batch, task.next_head = next.first_head;
+      AttentionTask task = task_of(plan, a, index), next;
+      if (far && index + threads < tasks) {
+        next = task_of(plan, a, index + threads);
+        task.next = &next;
       }
       kernel.forward(a, task, scratch);
     });

@@ -60,8 +60,8 @@ struct AttentionTask {
   // there (partial_bytes of it); without, the finished rows go to out.
   int64_t chunk_begin = 0, chunk_end = 0;
   void* partial = nullptr;
-  // The head whose rows are sent for meanwhile; -1: none.
-  int64_t next_batch = 0, next_head = -1;
+  // The task whose rows are sent for meanwhile; null: none.
+  const AttentionTask* next = nullptr;
 };
 
 // One instruction set's kernels for one float type.

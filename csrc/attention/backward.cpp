@@ -58,7 +58,7 @@ void run_tasks(int64_t count, int threads, size_t scratch_bytes, Body&& body) {
 // A head that is one task is over before the hardware has learnt where the next one lies.
 bool has_short_heads(const AttentionGradArgs& a, const Plan& plan) {
   constexpr int64_t kShort = 256;
-  return plan.heads == 1 && !a.lo && a.q_len <= kShort && a.k_len <= kShort &&
+  return plan.heads == 1 && a.q_len <= kShort && a.k_len <= kShort &&
          attention_bytes(a) > kSecondCache;
 }
 
@@ -66,10 +66,10 @@ void run_whole(const AttentionGradArgs& a, const AttentionGradKernels& kernel, c
                int threads) {
   const bool short_heads = has_short_heads(a, plan);
   run_tasks(plan.units, threads, kernel.unit_bytes(a, plan.rows), [&](int64_t unit, void* memory) {
-    AttentionTask task = unit_task(a, plan, unit);
+    AttentionTask task = unit_task(a, plan, unit), next;
     if (short_heads && unit + threads < plan.units) {
-      const AttentionTask next = unit_task(a, plan, unit + threads);
-      task.next_batch = next.batch, task.next_head = next.first_head;
+      next = unit_task(a, plan, unit + threads);
+      task.next = &next;
     }
     kernel.unit(a, task, memory);
   });

@@ -351,11 +351,12 @@ template <class T, class F>
 void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& task, void* memory) {
   GradContext<T, F> c(g, task, memory, nullptr);
   c.begin();
-  if (task.next_head >= 0) {
-    const int64_t key_head = task.next_head / (g.heads / g.key_heads);
-    c.look_ahead(g.dv, key_head), c.look_ahead(g.dk, key_head), c.look_ahead(g.dq, task.next_head);
-    c.look_ahead(g.out, task.next_head), c.look_ahead(g.grad_out, task.next_head);
-    c.look_ahead(g.v, key_head), c.look_ahead(g.k, key_head), c.look_ahead(g.q, task.next_head);
+  if (task.next != nullptr) {
+    const int64_t head = task.next->first_head, key_head = head / (g.heads / g.key_heads);
+    c.look_ahead(g.dv, key_head, 0, g.k_len), c.look_ahead(g.dk, key_head, 0, g.k_len);
+    c.look_ahead(g.dq, head, 0, g.q_len), c.look_ahead(g.out, head, 0, g.q_len);
+    c.look_ahead(g.grad_out, head, 0, g.q_len), c.look_ahead(g.v, key_head, 0, g.k_len);
+    c.look_ahead(g.k, key_head, 0, g.k_len), c.look_ahead(g.q, head, 0, g.q_len);
   }
   const auto pack = [&](int b) {
     if (!c.s.packed[b]) c.pack_rows(b);

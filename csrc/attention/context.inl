@@ -41,7 +41,7 @@ struct Context {
   Tile<F> tile;
   const T *key_base, *value_base;  // of the key/value head
 
-  // Rows of the next head, sent for bit by bit.
+  // Rows of the next task, sent for bit by bit.
   struct Ahead {
     const char* row;
     int64_t row_bytes, step, rows;
@@ -82,18 +82,38 @@ struct Context {
     value_base = a.v.at<T>(batch_offset(a.v) + key_head * a.v.step(2));
   }
 
-  // To be sent for: the rows of `head` of the next task's batch entry.
-  TEGULA_INLINE void look_ahead(const View& view, int64_t head) {
+  // To be sent for: rows [begin, end) of a head in the next task's batch entry.
+  TEGULA_INLINE void look_ahead(const View& view, int64_t head, int64_t begin, int64_t end) {
     const int64_t size = sizeof(T);
-    if (view.step(0) != 1) return;
-    const T* row =
-        view.at<T>(view.lead_offset(task.next_batch, view.rank - 3) + head * view.step(2));
+    if (view.step(0) != 1 || end <= begin) return;
+    const T* row = view.at<T>(view.lead_offset(task.next->batch, view.rank - 3) +
+                              head * view.step(2) + begin * view.step(1));
     ahead[ahead_count++] = {reinterpret_cast<const char*>(row), view.size(0) * size,
-                            view.step(1) * size, view.size(1)};
+                            view.step(1) * size, end - begin};
   }
 
-  // Sends for some lines of the next head; called between tiles, a few lines at a time, so
-  // that they travel while this head is computed.
+  // Keys that the next task sees and this one does not, as far as its first and last row tell.
+  TEGULA_INLINE KeyRange keys_ahead() const {
+    KeyRange keys{0, static_cast<int32_t>(a.k_len)};
+    const AttentionTask& next = *task.next;
+    if (a.lo) {
+      const auto bound = [&](const View& bounds, int64_t row) {
+        return *bounds.at<int32_t>(next.batch * bounds.stride[0] +
+                                   next.first_head * bounds.stride[1] + row * bounds.stride[2]);
+      };
+      const int32_t first = bound(a.lo, next.row_begin), last = bound(a.hi, next.row_end - 1);
+      keys = intersect(keys, {first, last});
+    }
+    const int64_t group = a.heads / a.key_heads;
+    if (next.batch == task.batch && next.first_head / group == task.first_head / group) {
+      keys = keys.begin < sight.begin ? intersect(keys, {0, sight.begin})
+                                      : intersect(keys, {sight.end, keys.end});
+    }
+    return keys;
+  }
+
+  // Sends for some lines of the next task; called between tiles, a few lines at a time, so
+  // that they travel while this one is computed.
   TEGULA_NOINLINE void prefetch_ahead() {
     for (int64_t bytes = 2048; bytes > 0 && ahead_count > 0;) {
       Ahead& area = ahead[ahead_count - 1];

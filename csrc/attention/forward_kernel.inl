@@ -128,10 +128,14 @@ void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, v
   Context<T, F> c(a, task, Pass::kForward, scratch);
   c.w.take_tile(Pass::kForward);
   c.read_rows();
-  if (task.next_head >= 0) {
-    const int64_t key_head = task.next_head / (a.heads / a.key_heads);
-    c.look_ahead(a.out, task.next_head), c.look_ahead(a.v, key_head);
-    c.look_ahead(a.k, key_head), c.look_ahead(a.q, task.next_head);
+  if (task.next != nullptr) {
+    const AttentionTask& next = *task.next;
+    const int64_t head = next.first_head, key_head = head / (a.heads / a.key_heads);
+    const KeyRange keys = c.keys_ahead();
+    c.look_ahead(a.out, head, next.row_begin, next.row_end);
+    c.look_ahead(a.v, key_head, keys.begin, keys.end);
+    c.look_ahead(a.k, key_head, keys.begin, keys.end);
+    c.look_ahead(a.q, head, next.row_begin, next.row_end);
   }
   for (int b = 0; b < c.block_count; ++b) c.pack_queries(c.w.blocks[b]);
   const auto sees_chunk = [&](int64_t chunk) {

@@ -13,7 +13,7 @@ inline constexpr int kBlockRows = kBlockVectors * kLanes<C>;
 
 // Keys of a score tile: as many units in every format. Tiles lie at multiples of it.
 template <class F>
-inline constexpr int kKeyTile = 128 * F::kUnitValues;
+inline constexpr int kKeyTile = 256 * F::kUnitValues;
 // Ranges of scores and weights are rounded to this many keys: what one Philox call
 // decides, and a whole number of units in every format.
 inline constexpr int kKeyQuad = 4;
@@ -29,7 +29,7 @@ inline constexpr int kCutRows = kLanes<C> / 2 > kFewRows ? kLanes<C> / 2 : kFewR
 template <class C>
 inline constexpr int kRowChunk = 8 * kBlockRows<C>;
 
-static_assert(kKeyChunk % 256 == 0 && 128 % kKeyQuad == 0);
+static_assert(kKeyChunk % 512 == 0 && 128 % kKeyQuad == 0);
 
 // Rows of a value tile. Such a group lies within one vector of rows and shares a key range.
 template <class C>
