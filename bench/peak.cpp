@@ -1,6 +1,6 @@
 // What this machine can do at most, for N threads: multiply-adds, bf16 dot products, memory reads,
-// writes and copies. Compiled by peak.py with the flags of the instruction set that is being benchmarked,
-// so the ceiling is that of the instructions the kernels may use.
+// writes and copies. Compiled by peak.py with the flags of the instruction set that is being
+// benchmarked, so the ceiling is that of the instructions the kernels may use.
 //
 // One call runs several short bursts. All threads start a burst together, and its rate is the work
 // of all of them over the time from the first start to the last end.

@@ -12,10 +12,8 @@ from job import Contender
 from peers import AttentionProblem, EmbeddingGradientProblem, EmbeddingProblem, Peer
 
 
-class Torch(Peer):
-    """PyTorch on the CPU."""
-
-    name = "torch"
+class TorchTensors(Peer):
+    """What every peer made of torch shares: the way from arrays to tensors and back."""
 
     def __init__(self) -> None:
         import torch
@@ -41,6 +39,12 @@ class Torch(Peer):
 
     def contender(self, label: str, call: Callable[[], Any], work: float) -> Contender:
         return Contender(f"{self.name} {label}".strip(), self.name, call, self.read, work)
+
+
+class Torch(TorchTensors):
+    """Torch without its compiler."""
+
+    name = "torch"
 
     def attention(self, problem: AttentionProblem) -> list[Contender]:
         q, k, v = (self.tensor(a) for a in (problem.q, problem.k, problem.v))

@@ -6,27 +6,27 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from job import Contender
-from peer_torch import Torch
+from peer_torch import TorchTensors
 from peers import AttentionProblem, EmbeddingProblem, SkipPeer
 
 
-class Compiled(Torch):
-    """torch.compile of what one writes for the embedding; its result is new in every call."""
-
-    name = "torch.compile"
+class Compiler(TorchTensors):
+    """Needs a compiler of its own."""
 
     def __init__(self) -> None:
         super().__init__()
         if not any(map(shutil.which, ("c++", "g++", "clang++"))):
             raise SkipPeer("no C++ compiler found")
 
-    def attention(self, problem: AttentionProblem) -> list[Contender]:
-        return []  # scaled_dot_product_attention is one operator: the compiler changes nothing
 
-    def attention_backward(self, problem: AttentionProblem, grad_out: np.ndarray) -> list[Contender]:
-        return []
+class Compiled(Compiler):
+    """torch.compile of what one writes for the embedding; its result is new in every call.
+
+    Attention is one operator, of which the compiler changes nothing.
+    """
+
+    name = "torch.compile"
 
     def embedding(self, problem: EmbeddingProblem) -> list[Contender]:
         functional = self.torch.nn.functional
@@ -40,24 +40,8 @@ class Compiled(Torch):
         compiled = self.torch.compile(embed, dynamic=False)
         return [self.contender("", lambda: compiled(ids, weight, table), problem.work)]
 
-    def embedding_backward(self, *_: Any) -> list[Contender]:
-        return []
 
-    def causal_mask(self, length: int, window: int | None, work: float) -> list[Contender]:
-        torch = self.torch
-
-        def build() -> Any:
-            i, j = torch.arange(length)[:, None], torch.arange(length)
-            return j <= i if window is None else (j <= i) & (j > i - window)
-
-        return [self.contender("", torch.compile(build, dynamic=False), work)]
-
-    def positions(self, length: int, dim: int, work: float) -> list[Contender]:
-        (eager,) = super().positions(length, dim, work)
-        return [self.contender("", self.torch.compile(eager.call, dynamic=False), work)]
-
-
-class Flex(Compiled):
+class Flex(Compiler):
     """Compiled flex_attention with a block mask, where there is a mask. It has no backward on the CPU."""
 
     name = "flex_attention"
@@ -84,12 +68,3 @@ class Flex(Compiled):
             window = problem.window
             return lambda b, h, i, j: (j <= i) & (j > i - window)
         return (lambda b, h, i, j: j <= i) if problem.causal else None
-
-    def embedding(self, problem: EmbeddingProblem) -> list[Contender]:
-        return []
-
-    def causal_mask(self, length: int, window: int | None, work: float) -> list[Contender]:
-        return []
-
-    def positions(self, length: int, dim: int, work: float) -> list[Contender]:
-        return []

@@ -60,7 +60,7 @@ def save(path: Path, results: Sequence[Result], ceilings: Ceilings, threads: int
     suites = list(dict.fromkeys(result.suite for result in results))
     for suite, colour in zip(suites, COLOURS, strict=False):
         for dtype, marker in MARKERS.items():
-            mine = [(x, y) for r, x, y in points if (r.suite, r.dtype) == (suite, dtype)]
+            mine = [(x, 100 * y) for r, x, y in points if (r.suite, r.dtype) == (suite, dtype)]
             if mine:
                 axes.scatter(
                     *zip(*mine, strict=True),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Call = Callable[[], Any]
 
+MOST_COPIED = 1 << 28  # bytes; copies of a long cache are never the best way
+
 
 def ways(
     torch: Any, q: Any, k: Any, v: Any, problem: AttentionProblem, tensor: Callable[[np.ndarray], Any]
@@ -69,10 +71,9 @@ def head_ways(torch: Any, q: Any, k: Any, v: Any, options: dict[str, Any]) -> di
     def copied() -> Any:
         return sdpa(q, k.repeat_interleave(times, 1), v.repeat_interleave(times, 1), **options)
 
-    found: dict[str, Call] = {
-        "enable_gqa": lambda: sdpa(q, k, v, enable_gqa=True, **options),
-        "K/V copied": copied,
-    }
+    found: dict[str, Call] = {"enable_gqa": lambda: sdpa(q, k, v, enable_gqa=True, **options)}
+    if times * (k.nbytes + v.nbytes) <= MOST_COPIED:
+        found["K/V copied"] = copied
     mask = options.get("attn_mask")
     if not options.get("is_causal") and (mask is None or mask.shape[1] == 1):
         rows = q.shape[2]

@@ -64,7 +64,7 @@ MASKS: list[Case] = [
     Attention((1, 8, 8192, 64), BF16, WINDOW, targets=(share(68), ratio(3, FLEX))),
     Padded((32, 12, 512, 64), 0.40, FP32, targets=(ratio(12),)),
     Padded((32, 12, 512, 64), 0.40, BF16, targets=(ratio(20),)),
-    DenseMask(4096, targets=(share(80),)),
+    DenseMask(1024),
     DenseMask(8192, targets=(share(80),)),
     DenseMask(8192, window=256, targets=(share(80),)),
 ]

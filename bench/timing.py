@@ -111,8 +111,8 @@ def interleave(
     gap : float
         Seconds of sleep before each sample.
     patience : float
-        A contender other than the first, once it has three samples and took this many seconds, has
-        no further turns.
+        A contender other than the first, once it has two samples and took this many seconds, has no
+        further turns.
     beside : callable, optional
         Called once a round after the contenders: measures the machine under the same conditions.
     progress : callable, optional
@@ -135,7 +135,7 @@ def interleave(
             idle_rounds += wait_until_idle(idle_bound)
             for timed, kept in zip(contenders, samples, strict=True):
                 spent = sum(kept.seconds) * timed.operations * timed.loops
-                if kept is not samples[0] and len(kept.seconds) >= 3 and spent > patience:
+                if kept is not samples[0] and len(kept.seconds) >= 2 and spent > patience:
                     continue
                 time.sleep(gap)
                 kept.seconds.append(_seconds(timed))
