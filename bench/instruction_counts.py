@@ -69,13 +69,13 @@ def objects_in(folder: Path) -> list[Path]:
 
 
 def objects() -> list[Path]:
-    """Those of a build that is newer than every source; else of build/native, brought up to date."""
-    sources = [path for path in (ROOT / "csrc").rglob("*") if path.is_file()]
+    """Those of a build that knows the newest source; else of build/native, brought up to date."""
+    sources = [path for path in (ROOT / "csrc").rglob("*") if path.is_file() and path.parent.name != "bind"]
     newest = max(path.stat().st_mtime for path in [*sources, ROOT / "CMakeLists.txt"])
     for folder in (ROOT / "build").glob("*"):
         found = objects_in(folder)
         whole = any("tegula_native.dir" in str(path) for path in found)
-        if whole and min(path.stat().st_mtime for path in found) > newest:
+        if whole and max(path.stat().st_mtime for path in found) > newest:
             return found
     folder = ROOT / "build" / "native"
     output_of("cmake", f"-S{ROOT}", f"-B{folder}", "-DTEGULA_PYTHON=OFF")

@@ -81,8 +81,8 @@ def save(path: Path, results: Sequence[Result], ceilings: Ceilings, threads: int
         ylabel="share of the compute peak of the type, percent",
         title=f"{ceilings.isa}, {threads} thread{'s' * (threads > 1)}",
     )
-    ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if tick > 100 * bottom]
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks(*ticks(low, high))
+    axes.set_yticks(*ticks(100 * bottom, 100))
     axes.minorticks_off()
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -91,6 +91,14 @@ def save(path: Path, results: Sequence[Result], ceilings: Ceilings, threads: int
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return None
+
+
+def ticks(low: float, high: float) -> tuple[list[float], list[str]]:
+    """The numbers 1, 2 and 5 times powers of ten in a range, of a wide one only the powers, and their labels."""
+    digits = (1, 2, 5) if high / low < 1000 else (1,)
+    numbers = [digit * 10.0**power for power in range(-4, 7) for digit in digits]
+    inside = [number for number in numbers if low <= number <= high]
+    return inside, [f"{number:g}" for number in inside]
 
 
 def placed(result: Result, results: Sequence[Result], ceilings: Ceilings, threads: int) -> tuple[float, float] | None:
