@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import oracle
-from job import OURS, Contender, Context, Job, SkipCase, Target
+from job import OURS, Contender, Context, Job, Target
 from peers import AttentionProblem
 
 Shape = tuple[int, int, int, int]  # batch, heads, length, head size
@@ -141,9 +141,7 @@ def problem_of(mask: Mask, q: np.ndarray, k: np.ndarray, v: np.ndarray, work: fl
 
 def from_torch(context: Context, arrays: tuple[np.ndarray, ...], mask: Any, work: float) -> Contender:
     """The call as a user of torch writes it: tensors in, a new tensor out."""
-    peer = next((peer for peer in context.peers if peer.name == "torch"), None)
-    if peer is None:
-        raise SkipCase("torch is not installed")
+    peer = context.torch()
     tensors = [peer.tensor(a) for a in arrays]
     return Contender("from torch", OURS, lambda: context.tg.attention(*tensors, mask=mask), peer.read, work)
 

@@ -77,7 +77,7 @@ def run(cases: Sequence[GridCase], context: Context, peer: Torch, seconds: float
             peer.set_threads(case.threads)
             context.rng = np.random.default_rng(SEED)
             calls = prepare(case, context, peer)
-            compare(case, calls, result)
+            compare(case, context, calls, result)
             if not result.failed:
                 measure(calls, result, seconds)
                 if result.ratio < CLOSE:
@@ -98,7 +98,8 @@ def prepare(case: GridCase, context: Context, peer: Torch) -> GridCalls:
         """(B, heads, length, dim), in the memory order of the layout."""
         if case.layout == "bhld":
             return context.normal((case.batch, heads, length, dim), case.dtype)
-        return context.normal((case.batch, length, heads, dim), case.dtype).swapaxes(1, 2)
+        swapped: np.ndarray = context.normal((case.batch, length, heads, dim), case.dtype).swapaxes(1, 2)
+        return swapped
 
     q, k, v = (
         array(case.heads, q_len, case.dim),
@@ -150,7 +151,7 @@ def forward_calls(case: GridCase, tg: Any, peer: Torch, problem: AttentionProble
             return [found.swapaxes(1, 2) if case.layout == "blhd" else found]
         return [result.double().numpy()]
 
-    return GridCalls(ours, sdpa.ways(peer.torch, *tensors, problem, peer.tensor), read)
+    return GridCalls(ours, sdpa.ways(peer.torch, tensors, problem, peer.tensor), read)
 
 
 def backward_calls(
@@ -169,9 +170,7 @@ def backward_calls(
     with torch.enable_grad():
         if leaves[3:]:
             problem = replace(problem, bias=leaves[3])
-        calls = {
-            label: gradients(call()) for label, call in sdpa.ways(torch, *leaves[:3], problem, peer.tensor).items()
-        }
+        calls = {label: gradients(call()) for label, call in sdpa.ways(torch, leaves[:3], problem, peer.tensor).items()}
         if case.tensors:
             options = options_of(case, mask, leaves[3] if leaves[3:] else None)
             ours = gradients(tg.attention(*leaves[:3], **options))
@@ -195,14 +194,14 @@ def backward_calls(
     return GridCalls(ours, calls, read)
 
 
-def compare(case: GridCase, calls: GridCalls, result: GridResult) -> None:
+def compare(case: GridCase, context: Context, calls: GridCalls, result: GridResult) -> None:
     """Leave out what torch cannot do; fail where the results differ by more than their type explains.
 
     Dropout draws other numbers in each library, so there only the shapes are compared.
     """
     found = calls.read(calls.ours())
     k_len = case.lengths[1]
-    allowed = 4 * eps(np.dtype(np.float32) if case.dtype == "float32" else dtype_of(case.dtype))
+    allowed = 4 * eps(context.dtype(case.dtype))
     allowed += 16 * eps(np.dtype(np.float32)) * math.sqrt(k_len)
     for label in list(calls.torch):
         try:
@@ -223,14 +222,6 @@ def compare(case: GridCase, calls: GridCalls, result: GridResult) -> None:
             result.note = f"torch, {label}: differs by {away:.2g}"
     if not calls.torch:
         result.failed = True
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
 
 
 def difference(a: list[np.ndarray], b: list[np.ndarray]) -> float:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NATIVE = ROOT / "bench" / "native"
@@ -152,7 +153,9 @@ def main() -> int:
     except Unavailable as reason:
         print(f"cannot count: {reason}", file=sys.stderr)
         return 2
-    baseline = json.loads(BASELINE.read_text(encoding="utf-8")) if BASELINE.exists() else {"compiler": compiler}
+    baseline: dict[str, Any] = {"compiler": compiler}
+    if BASELINE.exists():
+        baseline = json.loads(BASELINE.read_text(encoding="utf-8"))
     grown = 0
     for isa, case, change in differences(baseline.get("counts", {}), now):
         grown += change > TOLERANCE

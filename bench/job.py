@@ -123,6 +123,13 @@ class Context:
     threads: int
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(2017))
 
+    def torch(self) -> Any:
+        """The peer that has tensors."""
+        for peer in self.peers:
+            if peer.name == "torch":
+                return peer
+        raise SkipCase("torch is not installed")
+
     def dtype(self, name: str) -> np.dtype[Any]:
         if name != "bfloat16":
             return np.dtype(name)

@@ -46,7 +46,9 @@ def measure(suite: str, case: Case, context: Context, discipline: Discipline, pr
         contenders = checked(job, result, {peer.name for peer in context.peers})
         if not result.failed:
             timed(job, contenders, result, context, discipline, progress)
-            if stated(case, context):
+            if result.idle_rounds == 0:
+                result.note = "busy machine: no round found it idle"
+            elif stated(case, context):
                 judge(case, result)
     except SkipCase as reason:
         result.note = f"skipped: {reason}"
@@ -179,12 +181,13 @@ def judge(case: Case, result: Result) -> None:
     ours = result.ours
     assert ours is not None
     shares = result.share(ours)
-    if shares is not None and shares[0] > ABOVE:
-        shares, result.note = None, f"no verdict: {100 * shares[0]:.0f} % of the ceiling measured beside it"
+    share = None if shares is None else shares[0]
+    if share is not None and share > ABOVE:
+        share, result.note = None, f"no verdict: {100 * share:.0f} % of the ceiling measured beside it"
     for target, judged in zip(case.targets, result.targets, strict=True):
         other = result.fastest(target.side) if target.side else None
         judged.met = target.met(
             seconds=ours.best,
-            share=None if shares is None else shares[0],
+            share=share,
             other=None if other is None else other.best,
         )

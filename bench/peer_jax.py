@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 from job import Contender
 from peers import AttentionProblem, Peer, SkipPeer
 from timing import usable_cores
+
+MOST_SCORES = 4 << 30  # bytes
 
 
 class Jax(Peer):
@@ -22,7 +25,6 @@ class Jax(Peer):
 
         self.jax: Any = jax
         self.version = str(jax.__version__)
-        self.all_cores = True
 
     def set_threads(self, threads: int) -> None:
         if threads != usable_cores():
@@ -31,6 +33,9 @@ class Jax(Peer):
     def attention(self, problem: AttentionProblem) -> list[Contender]:
         jax = self.jax
         if problem.visible is not None and problem.window is None and problem.lengths is None:
+            return []
+        # It holds all scores at once.
+        if 4 * math.prod(problem.q.shape[:3]) * problem.k.shape[2] > MOST_SCORES:
             return []
         q, k, v = (jax.numpy.asarray(np.ascontiguousarray(a.swapaxes(1, 2))) for a in (problem.q, problem.k, problem.v))
         options: dict[str, Any] = {"is_causal": problem.causal or problem.window is not None}
@@ -44,6 +49,7 @@ class Jax(Peer):
             return compiled(q, k, v).block_until_ready()
 
         def read(result: Any) -> np.ndarray:
-            return np.asarray(result).swapaxes(1, 2)
+            heads_first: np.ndarray = np.asarray(result).swapaxes(1, 2)
+            return heads_first
 
         return [Contender(self.name, self.name, call, read, problem.work)]

@@ -47,7 +47,8 @@ class OnnxRuntime(Peer):
             return out
 
         def read(result: np.ndarray) -> np.ndarray:
-            return result.reshape(batch, length, heads, -1).swapaxes(1, 2)
+            heads_first: np.ndarray = result.reshape(batch, length, heads, -1).swapaxes(1, 2)
+            return heads_first
 
         return [Contender(self.name, self.name, call, read, problem.work)]
 

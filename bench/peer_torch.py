@@ -48,7 +48,7 @@ class Torch(TorchTensors):
 
     def attention(self, problem: AttentionProblem) -> list[Contender]:
         q, k, v = (self.tensor(a) for a in (problem.q, problem.k, problem.v))
-        calls = sdpa.ways(self.torch, q, k, v, problem, self.tensor)
+        calls = sdpa.ways(self.torch, (q, k, v), problem, self.tensor)
         return [self.contender(label, call, problem.work) for label, call in calls.items()]
 
     def attention_backward(self, problem: AttentionProblem, grad_out: np.ndarray) -> list[Contender]:
@@ -63,7 +63,7 @@ class Torch(TorchTensors):
             return np.stack([self.read(grad) for grad in grads])
 
         with torch.enable_grad():
-            outs = {label: call() for label, call in sdpa.ways(torch, *leaves, problem, self.tensor).items()}
+            outs = {label: call() for label, call in sdpa.ways(torch, leaves, problem, self.tensor).items()}
         return [
             Contender(f"{self.name} autograd.grad, {label}", self.name, backward_of(out), read, problem.work)
             for label, out in outs.items()

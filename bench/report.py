@@ -150,10 +150,11 @@ def print_table(header: list[str], lines: list[list[str]], title: str = "") -> N
 
 
 class Progress:
-    """A bar on stderr, tqdm's where it is installed; in a log, a line per case."""
+    """A bar on stderr, tqdm's where it is installed; in a log, a line per case and percent."""
 
     def __init__(self, total: int, unit: str) -> None:
         self.total, self.done, self.text = total, 0, ""
+        self.logged = -1
         self.bar: Any = None
         self.terminal = sys.stderr.isatty()
         try:
@@ -168,8 +169,12 @@ class Progress:
         self.text = text
         if self.bar is not None:
             self.bar.set_description(text)
-        elif not self.terminal and self.total:
-            print(f"{100 * self.done // self.total:3d} %  {text}", file=sys.stderr, flush=True)
+        elif not self.terminal and self.percent() > self.logged:
+            self.logged = self.percent()
+            print(f"{self.logged:3d} %  {text}", file=sys.stderr, flush=True)
+
+    def percent(self) -> int:
+        return 100 * self.done // max(self.total, 1)
 
     def step(self, rounds: int = 1) -> None:
         self.done += rounds

@@ -63,7 +63,8 @@ def save(path: Path, results: Sequence[Result], ceilings: Ceilings, threads: int
             mine = [(x, 100 * y) for r, x, y in points if (r.suite, r.dtype) == (suite, dtype)]
             if mine:
                 axes.scatter(
-                    *zip(*mine, strict=True),
+                    [x for x, _ in mine],
+                    [y for _, y in mine],
                     s=46,
                     marker=marker,
                     color=colour,

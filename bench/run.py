@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         picture = options.json.with_suffix(".png")
         missing_plot = roofline.save(picture, results, context.ceilings, options.threads)
         print(f"written to {options.json} and .md" + (f"; no plot: {missing_plot}" if missing_plot else " and .png"))
-    failed = any(result.failed for result in [*results, *compared])
+    failed = any(r.failed for r in results) or any(r.failed for r in compared)
     return 130 if interrupted else int(failed)
 
 
@@ -115,13 +115,12 @@ def run_grid(
     options: argparse.Namespace,
     compared: list[grid.GridResult],
 ) -> None:
-    torch = next((peer for peer in context.peers if peer.name == "torch"), None)
-    if torch is None or not shapes:
+    if not any(peer.name == "torch" for peer in context.peers):
         return
     seconds = 0.02 if options.tiny else 0.2 if options.quick else grid.SECONDS
     progress = Progress(len(shapes), "shape")
     try:
-        for result in grid.run(shapes, context, torch, seconds):
+        for result in grid.run(shapes, context, context.torch(), seconds):
             compared.append(result)
             progress.title(result.title)
             progress.step()
@@ -171,6 +170,7 @@ def describe(context: Context, missing: dict[str, str]) -> dict[str, Any]:
     facts = {
         "processor": processor(),
         "cores": usable_cores(),
+        "system": platform.platform(),
         "tegula": f"{config['version']}, {config['isa']['active']}, {config['compiler']}",
         "python": f"{platform.python_version()}, NumPy {np.__version__}",
         "threads": context.threads,

@@ -6,7 +6,7 @@ flag, folded into the query rows, or copied. Which of these is fastest depends o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,19 +20,20 @@ MOST_COPIED = 1 << 28  # bytes; copies of a long cache are never the best way
 
 
 def ways(
-    torch: Any, q: Any, k: Any, v: Any, problem: AttentionProblem, tensor: Callable[[np.ndarray], Any]
+    torch: Any, tensors: Sequence[Any], problem: AttentionProblem, tensor: Callable[[np.ndarray], Any]
 ) -> dict[str, Call]:
     """Label -> call.
 
     Parameters
     ----------
     torch : module
-    q, k, v : Tensor
-        (B, H, Lq, D), (B, G, Lk, D), (B, G, Lk, Dv): those of the problem, perhaps with gradients.
+    tensors : sequence of Tensor
+        q, k, v: (B, H, Lq, D), (B, G, Lk, D), (B, G, Lk, Dv): those of the problem, perhaps with gradients.
     problem : AttentionProblem
     tensor : callable
         Turns an array into a tensor.
     """
+    q, k, v = tensors
     found: dict[str, Call] = {}
     for mask, options in masks(torch, q, problem, tensor).items():
         for heads, call in head_ways(torch, q, k, v, options).items():
