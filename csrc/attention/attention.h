@@ -50,12 +50,16 @@ struct AttentionArgs {
   int64_t q_len = 0, k_len = 0, dim = 0, value_dim = 0;
 };
 
-// Rows [row_begin, row_end) of one unit: the queries of `heads` consecutive heads that
-// share a key/value head, head by head. Row r is query r % Lq of head first_head + r / Lq.
+// Rows [row_begin, row_end) of one unit: queries [query_begin, query_end) of consecutive heads
+// that share a key/value head, head by head. Row r is query query_begin + r % n of head
+// first_head + r / n, with n = query_end - query_begin.
 struct AttentionTask {
   int64_t batch = 0;
   int64_t first_head = 0;
+  int64_t query_begin = 0, query_end = 0;
   int64_t row_begin = 0, row_end = 0;
+  // Keys of the unit; of other keys its rows see none.
+  int64_t key_begin = 0, key_end = 0;
   // Key chunks to visit. With `partial` the unnormalised result of these chunks goes
   // there (partial_bytes of it); without, the finished rows go to out.
   int64_t chunk_begin = 0, chunk_end = 0;
@@ -64,15 +68,27 @@ struct AttentionTask {
   const AttentionTask* next = nullptr;
 };
 
+// What the forward pass of some tasks does with the mask. A tile is a block of rows by a tile of
+// keys.
+struct TileCounts {
+  int64_t full = 0, mixed = 0, skipped = 0;
+  int64_t blocks = 0;
+  int64_t few = 0;  // blocks of so few rows that they go another way
+};
+
 // One instruction set's kernels for one float type.
 struct AttentionKernels {
   int64_t block_rows;  // queries that share a score tile: good task sizes are multiples
+  int64_t key_tile;
+  bool pairs;  // multiplies pairs of bfloat16
   size_t (*scratch_bytes)(const AttentionArgs&, int64_t rows);
   size_t (*partial_bytes)(const AttentionArgs&, int64_t rows);
   void (*forward)(const AttentionArgs&, const AttentionTask&, void* scratch);
   // Joins `count` partial results of the task's rows, `step` bytes apart, and finishes them.
   void (*finish)(const AttentionArgs&, const AttentionTask&, const char* partials, size_t step,
                  int64_t count, void* scratch);
+  // Adds the task's tiles.
+  void (*count)(const AttentionArgs&, const AttentionTask&, TileCounts*, void* scratch);
   // The weights of the task's rows, from the norms that forward left.
   void (*weights)(const AttentionArgs&, const AttentionTask&, void* scratch);
 };

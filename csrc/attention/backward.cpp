@@ -5,181 +5,168 @@
 #include <cmath>
 #include <limits>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "../base/arena.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
+#include "backward_plan.h"
 
 namespace tegula {
 namespace {
 
 int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-struct Plan {
-  int64_t units;       // batch entries times key/value heads
-  int64_t heads;       // of a unit
-  int64_t rows;        // of a unit
-  int64_t key_chunks;  // of a unit
-  int64_t row_chunks;  // of a unit
-  bool share;          // many tasks a unit
-};
-
-Plan make_plan(const AttentionGradArgs& a, const AttentionGradKernels& kernels, int threads) {
-  Plan plan;
-  plan.units = a.batch * a.key_heads;
-  plan.heads = a.heads / a.key_heads;
-  plan.rows = plan.heads * a.q_len;
-  plan.key_chunks = parts(a.k_len, kGradientKeys);
-  plan.row_chunks = parts(plan.rows, kernels.row_chunk);
-  // Units stay whole as long as that keeps nine threads in ten at work.
-  const bool balanced = 10 * plan.units >= 9 * parts(plan.units, threads) * threads;
-  plan.share = !balanced && plan.row_chunks * plan.key_chunks > 1;
-  return plan;
-}
-
-AttentionTask unit_task(const AttentionGradArgs& a, const Plan& plan, int64_t unit) {
-  AttentionTask task;
-  task.batch = unit / a.key_heads;
-  task.first_head = unit % a.key_heads * plan.heads;
-  task.row_end = plan.rows;
-  return task;
-}
-
 template <class Body>
-void run_tasks(int64_t count, int threads, size_t scratch_bytes, Body&& body) {
-  parallel_for(count, threads, [&](int64_t index) {
-    Arena& arena = thread_arena();
-    body(index, arena.reserve(scratch_bytes));
-    arena.trim();
-  });
+void run_tasks(int64_t count, int threads, Body&& body) {
+  parallel_for(count, threads, body, [] { thread_arena().trim(); });
 }
 
 // A head that is one task is over before the hardware has learnt where the next one lies.
-bool has_short_heads(const AttentionGradArgs& a, const Plan& plan) {
+bool has_short_heads(const AttentionGradArgs& a, const BackwardPlan& plan) {
   constexpr int64_t kShort = 256;
   return plan.heads == 1 && a.q_len <= kShort && a.k_len <= kShort &&
          attention_bytes(a) > kSecondCache;
 }
 
-void run_whole(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,
-               int threads) {
-  const bool short_heads = has_short_heads(a, plan);
-  run_tasks(plan.units, threads, kernel.unit_bytes(a, plan.rows), [&](int64_t unit, void* memory) {
-    AttentionTask task = unit_task(a, plan, unit), next;
-    if (short_heads && unit + threads < plan.units) {
-      next = unit_task(a, plan, unit + threads);
+class WholeUnits {
+ public:
+  WholeUnits(const AttentionGradArgs& a, const AttentionGradKernels& kernel,
+             const BackwardPlan& plan, int threads)
+      : a_(a), kernel_(kernel), plan_(plan) {
+    if (has_short_heads(a, plan)) step_ = steps_ahead(count(), threads);
+  }
+
+  int64_t count() const { return static_cast<int64_t>(plan_.whole.size()); }
+
+  void run(int64_t index) const {
+    AttentionTask task = task_of(index), next;
+    if (step_ > 0 && index + step_ < count()) {
+      next = task_of(index + step_);
       task.next = &next;
     }
-    kernel.unit(a, task, memory);
-  });
-}
+    kernel_.unit(a_, task, thread_arena().reserve(kernel_.unit_bytes(a_, task.row_end)));
+  }
 
-// One cell of a unit, and how many cells of its row chunk and of its key chunk are added up
-// before it, so that sums keep their order.
-struct Cell {
-  int32_t unit, row_chunk, key_chunk;
-  int32_t left, above;
+ private:
+  AttentionTask task_of(int64_t index) const {
+    return plan_.task(plan_.whole[static_cast<size_t>(index)]);
+  }
+
+  const AttentionGradArgs& a_;
+  const AttentionGradKernels& kernel_;
+  const BackwardPlan& plan_;
+  int64_t step_ = 0;  // to the unit whose rows are sent for; 0: none
 };
 
-// Cells of which some row sees some key, diagonal by diagonal: whoever takes them in this
-// order waits for cells already taken. sights[unit * row_chunks + row_chunk].
-std::vector<Cell> cells_in_order(const Plan& plan, const std::vector<GradSight>& sights) {
-  std::vector<Cell> cells;
-  std::vector<int32_t> above;
-  for (int64_t unit = 0; unit < plan.units; ++unit) {
-    above.assign(static_cast<size_t>(plan.key_chunks), 0);
-    for (int64_t row = 0; row < plan.row_chunks; ++row) {
-      const GradSight sight = sights[static_cast<size_t>(unit * plan.row_chunks + row)];
-      if (sight.end <= sight.begin) continue;
-      const int64_t first = sight.begin / kGradientKeys;
-      for (int64_t key = first; key * kGradientKeys < sight.end; ++key) {
-        cells.push_back({static_cast<int32_t>(unit), static_cast<int32_t>(row),
-                         static_cast<int32_t>(key), static_cast<int32_t>(key - first),
-                         above[static_cast<size_t>(key)]++});
+// A shared unit: its task, where its memory begins, and its parts among those of all.
+struct SharedUnit {
+  AttentionTask task;
+  size_t memory;
+  int64_t row_chunks, first_key_chunk, key_chunks;
+  int64_t first_row, first_key;  // numbers of its first row chunk and key chunk
+};
+
+struct SharedUnits {
+  std::vector<SharedUnit> units;
+  size_t memory = 0, task_memory = 0;
+  int64_t row_chunks = 0, key_chunks = 0;
+  std::vector<std::pair<int32_t, int32_t>> parts;  // unit, and its row chunk or -1 - key chunk
+
+  SharedUnits(const AttentionGradArgs& a, const AttentionGradKernels& kernel,
+              const BackwardPlan& plan) {
+    for (const GradUnit& of : plan.shared) {
+      SharedUnit unit{plan.task(of), memory, 0, 0, 0, row_chunks, key_chunks};
+      unit.row_chunks = tegula::parts(unit.task.row_end, kernel.row_chunk);
+      unit.first_key_chunk = of.key_begin / kGradientKeys;
+      unit.key_chunks = tegula::parts(of.key_end, kGradientKeys) - unit.first_key_chunk;
+      const GradBytes bytes = kernel.shared_bytes(a, unit.task.row_end, unit.key_chunks);
+      memory += bytes.unit;
+      task_memory = bytes.task;
+      const auto number = static_cast<int32_t>(units.size());
+      for (int64_t row = 0; row < unit.row_chunks; ++row) {
+        parts.emplace_back(number, static_cast<int32_t>(row));
       }
+      for (int64_t key = 0; key < unit.key_chunks; ++key) {
+        parts.emplace_back(number, static_cast<int32_t>(-1 - unit.first_key_chunk - key));
+      }
+      row_chunks += unit.row_chunks, key_chunks += unit.key_chunks;
+      units.push_back(unit);
     }
   }
-  std::stable_sort(cells.begin(), cells.end(), [](const Cell& a, const Cell& b) {
-    return a.row_chunk + a.key_chunk < b.row_chunk + b.key_chunk;
-  });
-  return cells;
-}
+};
 
 // How many cells of each row chunk and key chunk have been added up.
 class Progress {
  public:
-  explicit Progress(const Plan& plan)
-      : plan_(plan),
-        rows_(static_cast<size_t>(plan.units * plan.row_chunks)),
-        keys_(static_cast<size_t>(plan.units * plan.key_chunks)) {}
+  explicit Progress(const SharedUnits& all)
+      : units_(all.units),
+        rows_(static_cast<size_t>(all.row_chunks)),
+        keys_(static_cast<size_t>(all.key_chunks)) {}
 
-  void wait(const Cell& cell) {
+  void wait(const GradCell& cell) {
     while (row(cell).load(std::memory_order_acquire) < cell.left ||
            key(cell).load(std::memory_order_acquire) < cell.above) {
       std::this_thread::yield();
     }
   }
-  void finish(const Cell& cell) {
+  void finish(const GradCell& cell) {
     row(cell).fetch_add(1, std::memory_order_release);
     key(cell).fetch_add(1, std::memory_order_release);
   }
 
  private:
-  std::atomic<int32_t>& row(const Cell& cell) {
-    return rows_[static_cast<size_t>(cell.unit * plan_.row_chunks + cell.row_chunk)];
+  std::atomic<int32_t>& row(const GradCell& cell) {
+    const SharedUnit& unit = units_[static_cast<size_t>(cell.unit)];
+    return rows_[static_cast<size_t>(unit.first_row + cell.row_chunk)];
   }
-  std::atomic<int32_t>& key(const Cell& cell) {
-    return keys_[static_cast<size_t>(cell.unit * plan_.key_chunks + cell.key_chunk)];
+  std::atomic<int32_t>& key(const GradCell& cell) {
+    const SharedUnit& unit = units_[static_cast<size_t>(cell.unit)];
+    return keys_[static_cast<size_t>(unit.first_key + cell.key_chunk - unit.first_key_chunk)];
   }
 
-  const Plan& plan_;
+  const std::vector<SharedUnit>& units_;
   std::vector<std::atomic<int32_t>> rows_, keys_;
 };
 
-// Many tasks a unit: its rows and keys are packed side by side, then its cells follow.
-void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel, const Plan& plan,
-                int threads) {
-  const GradBytes bytes = kernel.shared_bytes(a, plan.rows);
+// Rows and keys of the shared units are packed side by side; then come the whole units, and
+// last the cells.
+void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel,
+                const BackwardPlan& plan, const WholeUnits& whole, int threads) {
+  const SharedUnits shared(a, kernel, plan);
   TakenArena memory;
-  char* units = memory.reserve(bytes.unit * static_cast<size_t>(plan.units));
-  const auto memory_of = [&](int64_t unit) {
-    return units + bytes.unit * static_cast<size_t>(unit);
+  char* base = memory.reserve(shared.memory);
+  const auto scratch = [&] { return thread_arena().reserve(shared.task_memory); };
+  const auto step = [&](GradStep what, int64_t number, int64_t row, int64_t key) {
+    const SharedUnit& unit = shared.units[static_cast<size_t>(number)];
+    kernel.step(a, unit.task, what, row, key, base + unit.memory, scratch());
   };
-  const auto step = [&](GradStep what, int64_t unit, int64_t row, int64_t key, void* scratch) {
-    kernel.step(a, unit_task(a, plan, unit), what, row, key, memory_of(unit), scratch);
-  };
-  const int64_t parts_of_unit = plan.row_chunks + plan.key_chunks;
   const auto run_parts = [&](GradStep of_rows, GradStep of_keys) {
-    run_tasks(plan.units * parts_of_unit, threads, bytes.task, [&](int64_t index, void* scratch) {
-      const int64_t unit = index / parts_of_unit, part = index % parts_of_unit;
-      if (part < plan.row_chunks) {
-        step(of_rows, unit, part, -1, scratch);
-      } else {
-        step(of_keys, unit, -1, part - plan.row_chunks, scratch);
-      }
+    run_tasks(static_cast<int64_t>(shared.parts.size()), threads, [&](int64_t index) {
+      const auto [unit, part] = shared.parts[static_cast<size_t>(index)];
+      part >= 0 ? step(of_rows, unit, part, -1) : step(of_keys, unit, -1, -1 - part);
     });
   };
-  std::vector<GradSight> sights(static_cast<size_t>(plan.units * plan.row_chunks));
-  run_tasks(plan.units, threads, bytes.task, [&](int64_t unit, void* scratch) {
-    kernel.begin(a, unit_task(a, plan, unit), memory_of(unit), scratch,
-                 sights.data() + unit * plan.row_chunks);
+  run_tasks(static_cast<int64_t>(shared.units.size()), threads, [&](int64_t index) {
+    const SharedUnit& unit = shared.units[static_cast<size_t>(index)];
+    kernel.begin(a, unit.task, base + unit.memory, scratch());
   });
   run_parts(GradStep::kPackRows, GradStep::kPackKeys);
 
-  const std::vector<Cell> cells = cells_in_order(plan, sights);
-  Progress progress(plan);
-  parallel_for(static_cast<int64_t>(cells.size()), threads, [&](int64_t index) {
-    const Cell& cell = cells[static_cast<size_t>(index)];
+  const std::vector<GradCell>& cells = plan.cells;
+  Progress progress(shared);
+  run_tasks(whole.count() + static_cast<int64_t>(cells.size()), threads, [&](int64_t index) {
+    if (index < whole.count()) return whole.run(index);
+    const GradCell& cell = cells[static_cast<size_t>(index - whole.count())];
     struct Mark {  // also when memory runs out: others may be waiting
       Progress& progress;
-      const Cell& cell;
+      const GradCell& cell;
       ~Mark() { progress.finish(cell); }
     } mark{progress, cell};
-    void* scratch = thread_arena().reserve(bytes.task);
-    step(GradStep::kCell, cell.unit, cell.row_chunk, cell.key_chunk, scratch);
+    step(GradStep::kCell, cell.unit, cell.row_chunk, cell.key_chunk);
     progress.wait(cell);
-    step(GradStep::kFold, cell.unit, cell.row_chunk, cell.key_chunk, scratch);
+    step(GradStep::kFold, cell.unit, cell.row_chunk, cell.key_chunk);
   });
   run_parts(GradStep::kWriteRows, GradStep::kWriteKeys);
 }
@@ -205,6 +192,7 @@ void run_bias(const AttentionGradArgs& a, const AttentionGradKernels& kernel, in
         for (int64_t chunk = 0; chunk < key_chunks; chunk += chunk_step) {
           AttentionTask task;
           task.batch = batch, task.first_head = head;
+          task.query_end = a.q_len, task.key_end = a.k_len;
           task.row_begin = row, task.row_end = std::min(a.q_len, row + row_step);
           task.chunk_begin = chunk, task.chunk_end = std::min(key_chunks, chunk + chunk_step);
           tasks.push_back(task);
@@ -212,10 +200,10 @@ void run_bias(const AttentionGradArgs& a, const AttentionGradKernels& kernel, in
       }
     }
   }
-  run_tasks(static_cast<int64_t>(tasks.size()), threads, kernel.bias_scratch_bytes(a),
-            [&](int64_t index, void* scratch) {
-              kernel.bias(a, tasks[static_cast<size_t>(index)], scratch);
-            });
+  const size_t scratch_bytes = kernel.bias_scratch_bytes(a);
+  run_tasks(static_cast<int64_t>(tasks.size()), threads, [&](int64_t index) {
+    kernel.bias(a, tasks[static_cast<size_t>(index)], thread_arena().reserve(scratch_bytes));
+  });
 }
 
 // Rows without a key are not visited: they have grad_lse alone.
@@ -263,14 +251,19 @@ void attention_backward(const AttentionGradArgs& args, int threads) {
   if (a.heads == 0) a.heads = a.key_heads, a.q_len = 0;  // keys without a query
   const AttentionGradKernels& kernel = kernels().attention_backward[static_cast<int>(a.q.dtype)];
   threads = threads_for(2.5 * attention_work(a), threads);
-  const Plan plan = make_plan(a, kernel, threads);
+  const BackwardPlan plan = plan_backward(a, kernel, threads, false);
+  const WholeUnits whole(a, kernel, plan, threads);
   std::vector<double> deltas;  // doubles are wide enough for either type
   if (a.dsinks != nullptr) {
     deltas.resize(static_cast<size_t>(a.batch * a.heads * a.q_len));
     a.delta = deltas.data();
     a.q.dtype == DType::kFloat64 ? begin_deltas<double>(a) : begin_deltas<float>(a);
   }
-  plan.share ? run_shared(a, kernel, plan, threads) : run_whole(a, kernel, plan, threads);
+  if (plan.shared.empty()) {
+    run_tasks(whole.count(), threads, [&](int64_t index) { whole.run(index); });
+  } else {
+    run_shared(a, kernel, plan, whole, threads);
+  }
   if (a.dsinks != nullptr) {
     a.q.dtype == DType::kFloat64 ? sum_sinks<double>(a, threads) : sum_sinks<float>(a, threads);
   }

@@ -46,11 +46,6 @@ enum class GradStep {
   kWriteKeys   // dk and dv of a key chunk
 };
 
-// Keys that some row of a row chunk sees; empty when end <= begin.
-struct GradSight {
-  int32_t begin, end;
-};
-
 struct GradBytes {
   size_t unit, task;
 };
@@ -60,11 +55,10 @@ struct AttentionGradKernels {
   int64_t row_chunk;
   int64_t bias_rows;  // of a task that owns entries of dbias
   size_t (*unit_bytes)(const AttentionGradArgs&, int64_t rows);
-  GradBytes (*shared_bytes)(const AttentionGradArgs&, int64_t rows);
+  GradBytes (*shared_bytes)(const AttentionGradArgs&, int64_t rows, int64_t key_chunks);
   void (*unit)(const AttentionGradArgs&, const AttentionTask&, void* memory);
-  // Reads the rows of a unit that many tasks will share, and what each row chunk sees.
-  void (*begin)(const AttentionGradArgs&, const AttentionTask&, void* memory, void* scratch,
-                GradSight* sights);
+  // Reads the rows of a unit that many tasks will share.
+  void (*begin)(const AttentionGradArgs&, const AttentionTask&, void* memory, void* scratch);
   void (*step)(const AttentionGradArgs&, const AttentionTask&, GradStep, int64_t row_chunk,
                int64_t key_chunk, void* memory, void* scratch);
   // dbias of the entries that the task owns, see bias_gradient.inl.

@@ -247,12 +247,26 @@ TEGULA_INLINE BlockRange seen_blocks(GradContext<T, F>& c, BlockRange range) {
   return range;
 }
 
+// What the blocks see of the chunk, counted from its first key, in whole steps.
+template <class T, class F>
+TEGULA_INLINE KeyRange cell_keys(GradContext<T, F>& c, BlockRange range) {
+  KeyRange keys{kNever, -1};
+  for (int b = range.first; b < range.end; ++b) {
+    const KeyRange some = c.w.blocks[b].sight.some;
+    if (some.begin < keys.begin) keys.begin = some.begin;
+    if (some.end > keys.end) keys.end = some.end;
+  }
+  keys = intersect(keys, c.chunk_range());
+  return c.in_steps({keys.begin - c.chunk_begin, keys.end - c.chunk_begin});
+}
+
 // Blocks of one row chunk, packed, against the chunk of keys. The sums begin with zeros,
 // except where this is the only cell that adds to them.
 template <class T, class F>
 TEGULA_NOINLINE void differentiate_cell(GradContext<T, F>& c, BlockRange range) {
   if (range.first == range.end) return;
   const auto& s = c.s;
+  const KeyRange keys = cell_keys(c, range);
   const int64_t slot = c.w.blocks[range.first].slot;
   c.dq_sum = s.dq, c.dk_sum = s.dk, c.dv_sum = s.dv;
   if (!c.only_keys) {
@@ -261,14 +275,15 @@ TEGULA_NOINLINE void differentiate_cell(GradContext<T, F>& c, BlockRange range) 
     c.dq_sum = s.dq_cell - slot * s.dim_stride;
   }
   if (!c.only_rows) {
-    fill(s.dk_cell, kGradientKeys * s.dim_stride, typename F::Compute(0));
-    fill(s.dv_cell, kGradientKeys * s.value_stride, typename F::Compute(0));
+    c.fill_keys(s.dk_cell, s.dim_stride, 0, keys);
+    c.fill_keys(s.dv_cell, s.value_stride, 0, keys);
     c.dk_sum = s.dk_cell - c.chunk_place * s.dim_stride;
     c.dv_sum = s.dv_cell - c.chunk_place * s.value_stride;
   }
   while (range.first < range.end) {
     Group<typename F::Compute> group = group_from(c, range.first, range.end);
-    for (int32_t begin = 0; begin < c.chunk_count; begin += kGradientTile) {
+    for (int32_t begin = keys.begin / kGradientTile * kGradientTile;
+         begin < smaller(keys.end, c.chunk_count); begin += kGradientTile) {
       c.enter_chunk_tile(begin);
       differentiate_group(c, group);
     }
@@ -287,8 +302,14 @@ TEGULA_NOINLINE void fold_cell(GradContext<T, F>& c, BlockRange range) {
         (last.slot + last.width() - first.slot) * s.dim_stride);
   }
   if (!c.only_rows) {
-    add(s.dk + c.chunk_place * s.dim_stride, s.dk_cell, kGradientKeys * s.dim_stride);
-    add(s.dv + c.chunk_place * s.value_stride, s.dv_cell, kGradientKeys * s.value_stride);
+    const KeyRange keys = cell_keys(c, range);
+    const auto add_cell = [&](typename F::Compute* sums, const typename F::Compute* cell,
+                              int64_t stride) {
+      add(sums + (c.chunk_place + keys.begin) * stride, cell + keys.begin * stride,
+          (keys.end - keys.begin) * stride);
+    };
+    add_cell(s.dk, s.dk_cell, s.dim_stride);
+    add_cell(s.dv, s.dv_cell, s.value_stride);
   }
 }
 
@@ -301,7 +322,7 @@ TEGULA_NOINLINE void write_chunk(GradContext<T, F>& c) {
   const auto write = [&](const View& view, const auto* sums, int64_t stride, double factor) {
     T* to =
         view.at<T>(c.batch_offset(view) + key_head * view.step(2) + c.chunk_begin * view.step(1));
-    for (int64_t key = 0; key < c.chunk_count; ++key) {
+    for (int64_t key = c.chunk_keys.begin; key < c.chunk_keys.end; ++key) {
       write_row(sums + (c.chunk_place + key) * stride, static_cast<typename F::Compute>(factor),
                 view.size(0), to + key * view.step(1), view.step(0));
     }
@@ -361,7 +382,8 @@ void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& ta
   const auto pack = [&](int b) {
     if (!c.s.packed[b]) c.pack_rows(b);
   };
-  for (int64_t chunk = 0; chunk * kGradientKeys < g.k_len; ++chunk) {
+  const int64_t first_chunk = task.key_begin / kGradientKeys;
+  for (int64_t chunk = first_chunk; chunk < first_chunk + key_chunks_of(task); ++chunk) {
     c.enter_chunk(chunk);
     c.pack_chunk();
     for (int i = 0; i < c.row_chunk_count; ++i) {
@@ -385,15 +407,10 @@ void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& ta
 
 // ---- a unit by many tasks ----
 
-// Reads a unit's rows, and says what each row chunk sees.
 template <class T, class F>
 void attention_backward_begin(const AttentionGradArgs& g, const AttentionTask& task, void* memory,
-                              void* scratch, GradSight* sights) {
-  GradContext<T, F> c(g, task, memory, scratch);
-  c.begin();
-  for (int i = 0; i < c.row_chunk_count; ++i) {
-    sights[i] = {c.s.row_chunks[i].sight.begin, c.s.row_chunks[i].sight.end};
-  }
+                              void* scratch) {
+  GradContext<T, F>(g, task, memory, scratch).begin();
 }
 
 template <class T, class F>
@@ -429,9 +446,9 @@ size_t gradient_unit_bytes(const AttentionGradArgs& a, int64_t rows) {
 
 // Memory of a unit that many tasks share, and of each of them.
 template <class F>
-GradBytes gradient_shared_bytes(const AttentionGradArgs& a, int64_t rows) {
+GradBytes gradient_shared_bytes(const AttentionGradArgs& a, int64_t rows, int64_t key_chunks) {
   const Workspace<F> w(a, rows, Pass::kBackward, nullptr);
-  GradWorkspace<F> s(a, w, rows, round_up(a.k_len, kGradientKeys));
+  GradWorkspace<F> s(a, w, rows, key_chunks * kGradientKeys);
   const size_t unit = reinterpret_cast<size_t>(s.next);
   Workspace<F> tile = w;
   tile.next = nullptr;

@@ -10,12 +10,11 @@ namespace {
 template <class F>
 struct Tile {
   int32_t begin = 0, count = 0;
-  const char* keys;   // rows of units
-  int64_t key_bytes;  // from row to row
-  const typename F::Unit* values;
+  const char* keys = nullptr;  // rows of units
+  int64_t key_bytes;           // from row to row
+  const typename F::Unit* values = nullptr;
   int64_t value_stride;  // from unit to unit
-  bool packed = false, columns = false;
-  bool hides = false;  // a bias or a dense mask takes keys away from the block in work
+  bool hides = false;    // a bias or a dense mask takes keys away from the block in work
 
   TEGULA_INLINE KeyRange range() const { return {begin, begin + count}; }
   // `range`, as far as it lies in the tile, counted from the tile's first key.
@@ -180,11 +179,18 @@ struct Context {
       for (int64_t slot = block.slot; slot < block.slot + block.rows; ++slot) {
         w.lo[slot] = sight.begin, w.hi[slot] = sight.end;
         w.head[slot] = static_cast<Int<C>>(head), w.query[slot] = static_cast<Int<C>>(query);
-        if (++query == a.q_len) query = 0, ++head;
+        if (++query == task.query_end) query = task.query_begin, ++head;
       }
       close_block(block);
       row += block.rows;
     }
+  }
+
+  // Rows of another document would not cost the block less than a block of their own: its keys
+  // are many for its rows.
+  TEGULA_INLINE static bool is_long(const Block<C>& block) {
+    return block.rows >= kCutRows<C> &&
+           block.sight.some.end - block.sight.some.begin >= kLongKeys * block.rows;
   }
 
   // Row by row from the mask's intervals.
@@ -200,8 +206,7 @@ struct Context {
       if (hi <= lo) lo = kNever, hi = -1;
       if (block == nullptr || block->rows == kBlockRows<C> ||
           (row != task.row_begin && rows_to_border(row) == kRowChunk<C>) ||
-          (block->rows >= kCutRows<C> &&
-           (lo >= block->sight.some.end || hi <= block->sight.some.begin))) {
+          (is_long(*block) && (lo >= block->sight.some.end || hi <= block->sight.some.begin))) {
         if (block != nullptr) close_block(*block);
         block = &open_block(blind());
       }
@@ -216,7 +221,7 @@ struct Context {
       if (lo < sight.begin) sight.begin = lo;
       if (hi > sight.end) sight.end = hi;
       ++block->rows;
-      if (++query == a.q_len) query = 0, ++head;
+      if (++query == task.query_end) query = task.query_begin, ++head;
     }
     if (block != nullptr) close_block(*block);
   }
@@ -224,8 +229,9 @@ struct Context {
   // Cuts the rows into blocks and notes what each row sees.
   TEGULA_NOINLINE void read_rows() {
     if (task.row_begin == task.row_end) return;
-    const int64_t head = task.first_head + task.row_begin / a.q_len;
-    const int64_t query = task.row_begin % a.q_len;
+    const int64_t queries = task.query_end - task.query_begin;
+    const int64_t head = task.first_head + task.row_begin / queries;
+    const int64_t query = task.query_begin + task.row_begin % queries;
     if (a.lo) {
       cut_masked_rows(head, query);
     } else {
@@ -282,27 +288,30 @@ struct Context {
     }
   }
 
-  TEGULA_INLINE const T* key_row(int32_t key) const {
+  TEGULA_INLINE const T* key_row(int64_t key) const {
     return key_base + (tile.begin + key) * a.k.step(1);
   }
-  TEGULA_INLINE const T* value_row(int32_t key) const {
+  TEGULA_INLINE const T* value_row(int64_t key) const {
     return value_base + (tile.begin + key) * a.v.step(1);
   }
 
-  // Puts the tile into the form the products read, unless it already lies in it.
-  TEGULA_NOINLINE void pack_tile() {
-    tile.packed = true;
+  // Put the tile's keys and values into the form the products read, unless they already lie
+  // in it.
+  TEGULA_NOINLINE void pack_keys() {
     if (sizeof(T) * F::kUnitValues == sizeof(Unit) && a.k.step(0) == 1 &&
         a.dim % F::kUnitValues == 0) {
       tile.keys = reinterpret_cast<const char*>(key_row(0));
       tile.key_bytes = a.k.step(1) * static_cast<int64_t>(sizeof(T));
-    } else {
-      for (int32_t key = 0; key < tile.count; ++key) {
-        pack_row<F>(key_row(key), a.k.step(0), a.dim, C(1), w.keys + key * w.packed_units);
-      }
-      tile.keys = reinterpret_cast<const char*>(w.keys);
-      tile.key_bytes = w.packed_units * static_cast<int64_t>(sizeof(Unit));
+      return;
     }
+    for (int32_t key = 0; key < tile.count; ++key) {
+      pack_row<F>(key_row(key), a.k.step(0), a.dim, C(1), w.keys + key * w.packed_units);
+    }
+    tile.keys = reinterpret_cast<const char*>(w.keys);
+    tile.key_bytes = w.packed_units * static_cast<int64_t>(sizeof(Unit));
+  }
+
+  TEGULA_NOINLINE void pack_values() {
     if (sizeof(T) == sizeof(Unit) && a.v.step(0) == 1 && a.value_dim == w.value_stride) {
       tile.values = reinterpret_cast<const Unit*>(value_row(0));
       tile.value_stride = a.v.step(1);
@@ -320,34 +329,28 @@ struct Context {
     tile.value_stride = w.value_stride;
   }
 
-  // The tile's keys that some row sees as columns [unit][kKeyTile<F>], for blocks of few rows.
-  // There the memory decides: beyond the second cache, this tile's values and the next
-  // one's keys are sent for while the columns are made.
-  TEGULA_NOINLINE void pack_key_columns() {
-    tile.columns = true;
-    const KeyRange range = tile.local(sight);
-    const bool far =
-        a.batch * a.key_heads * a.k_len * (a.dim + a.value_dim) * static_cast<int64_t>(sizeof(T)) >
-        kSecondCache;
-    for (int32_t key = range.begin / kLanes<C> * kLanes<C>; key < range.end; key += kLanes<C>) {
-      const T* rows[kLanes<C>];
-      for (int i = 0; i < kLanes<C>; ++i) {
-        rows[i] = nullptr;
-        if (key + i >= tile.count) continue;
-        rows[i] = key_row(key + i);
-        if (!far) continue;
-        prefetch_row(value_row(key + i), a.value_dim);
-        if (tile.begin + key + i + kKeyTile<F> < sight.end) {
-          prefetch_row(key_row(key + i + kKeyTile<F>), a.dim);
-        }
-      }
-      pack_columns<F>(rows, a.k.step(0), a.dim, C(1), w.key_columns + key, kKeyTile<F>);
-    }
+  TEGULA_INLINE bool keys_are_far() const {
+    constexpr int64_t kThirdCache = int64_t{8} << 20;
+    return a.batch * a.key_heads * a.k_len * (a.dim + a.value_dim) *
+               static_cast<int64_t>(sizeof(T)) >
+           kThirdCache;
   }
 
-  TEGULA_INLINE static void prefetch_row(const T* row, int64_t dim) {
+  // Reads a number of every line of the tile's keys `range` and of their values, row after
+  // row, for blocks of few rows, where the memory decides: the hardware runs ahead of loads
+  // in this order, but neither of the turned order that follows nor of prefetches, which it
+  // drops when there are many.
+  TEGULA_NOINLINE void fetch_rows(KeyRange range) {
+    const int64_t end = smaller(range.end, tile.count);
+    for (int64_t key = range.begin; key < end; ++key) fetch_row(key_row(key), a.k);
+    for (int64_t key = range.begin; key < end; ++key) fetch_row(value_row(key), a.v);
+  }
+  TEGULA_INLINE static void fetch_row(const T* row, const View& view) {
     constexpr int64_t kLine = 64 / sizeof(T);
-    for (int64_t d = 0; d < dim; d += kLine) __builtin_prefetch(row + d, 0, 2);
+    if (view.step(0) != 1) return;
+    for (int64_t d = 0; d < view.size(0); d += kLine) {
+      (void)*reinterpret_cast<const volatile char*>(row + d);
+    }
   }
 
   TEGULA_INLINE void enter_tile(int32_t begin) {

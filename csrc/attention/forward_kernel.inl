@@ -40,7 +40,6 @@ TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
     for (int i = 0; i < c.block_count; ++i) {
       const Block<C>& block = c.w.blocks[i];
       if (intersect(block.sight.some, c.tile.range()).empty()) continue;
-      if (!c.tile.packed) c.pack_tile();
       attend_block(c, block);
     }
   }
@@ -150,8 +149,10 @@ void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, v
     copy(c.w.sum, to + 2 * c.slots, c.slots * c.w.value_stride);
     return;
   }
-  if (a.k_len <= kKeyChunk) {
-    attend_chunk(c, 0);
+  // Nothing to fold: joined to nothing, a chunk stays as it is.
+  const int64_t first = c.sight.empty() ? 0 : c.sight.begin / kKeyChunk;
+  if (c.sight.end <= (first + 1) * kKeyChunk) {
+    attend_chunk(c, first);
     return write_rows(c, c.w.best, c.w.total, c.w.sum);
   }
   start_fold(c);
@@ -179,6 +180,29 @@ void attention_finish_task(const AttentionArgs& a, const AttentionTask& task, co
     fold_chunk(c);
   }
   write_rows(c, c.w.all_best, c.w.all_total, c.w.all_sum);
+}
+
+template <class T, class F>
+void attention_count_task(const AttentionArgs& a, const AttentionTask& task, TileCounts* counts,
+                          void* scratch) {
+  using C = typename F::Compute;
+  Context<T, F> c(a, task, Pass::kForward, scratch);
+  c.read_rows();
+  counts->blocks += c.block_count;
+  for (int b = 0; b < c.block_count; ++b) counts->few += c.w.blocks[b].few;
+  for (int64_t begin = 0; begin < a.k_len; begin += kKeyTile<F>) {
+    c.enter_tile(static_cast<int32_t>(begin));
+    for (int b = 0; b < c.block_count; ++b) {
+      const Block<C>& block = c.w.blocks[b];
+      if (intersect(block.sight.some, c.tile.range()).empty()) {
+        ++counts->skipped;
+      } else if (covers_tile(c, block) && !a.dense) {
+        ++counts->full;
+      } else {
+        ++counts->mixed;
+      }
+    }
+  }
 }
 
 template <class F>

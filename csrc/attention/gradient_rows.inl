@@ -11,8 +11,17 @@ namespace {
 inline constexpr int kGradientTile = 128;
 template <class C>
 inline constexpr int kGradientRows = 2 * kBlockRows<C>;
+// Ranges of keys are widened to multiples of this, also those that a unit packs.
+inline constexpr int kKeyStep = kGroupRows > kKeyQuad ? kGroupRows : kKeyQuad;
 
-static_assert(kGradientKeys % kGradientTile == 0 && kGradientTile % kGroupRows == 0);
+static_assert(kGradientKeys % kGradientTile == 0 && kGradientTile % kKeyStep == 0);
+static_assert(kKeyStep % kGroupRows == 0 && kKeyStep % kKeyQuad == 0);
+
+// Chunks of keys that a task's unit reaches.
+TEGULA_INLINE int64_t key_chunks_of(const AttentionTask& task) {
+  if (task.key_end <= task.key_begin) return 0;
+  return (task.key_end - 1) / kGradientKeys - task.key_begin / kGradientKeys + 1;
+}
 
 // Products of weights with rows are plain float32 (float64) for every type of input: the
 // rounding of a weight to 16 bits would show in the gradient as much as the final one.
@@ -123,6 +132,7 @@ struct GradContext : Context<T, F> {
   // The chunk: its first key, their number, and where it lies in the arrays of keys.
   int32_t chunk_begin = 0, chunk_count = 0;
   int64_t chunk_place = 0;
+  KeyRange chunk_keys{0, 0};  // those of the unit, counted from the chunk's first
   int row_chunk_count = 0;
   bool all_keys;  // the arrays hold the keys of the unit
   // What the cell adds to, as if it held all rows and keys.
@@ -135,9 +145,9 @@ struct GradContext : Context<T, F> {
       : Context<T, F>(args, t, Pass::kBackward, memory),
         g(args),
         s(args, w, t.row_end - t.row_begin,
-          cell_memory == nullptr ? kGradientKeys : round_up(args.k_len, kGradientKeys)),
+          cell_memory == nullptr ? kGradientKeys : key_chunks_of(t) * kGradientKeys),
         all_keys(cell_memory != nullptr),
-        only_keys(args.k_len <= kGradientKeys),
+        only_keys(key_chunks_of(t) <= 1),
         only_rows(t.row_end - t.row_begin <= kRowChunk<C>) {
     w.next = cell_memory == nullptr ? s.next : static_cast<char*>(cell_memory);
     w.take_tile(Pass::kBackward);
@@ -167,7 +177,8 @@ struct GradContext : Context<T, F> {
 
   // Number of a block's first row in the unit.
   TEGULA_INLINE int64_t unit_row(const Block<C>& block) const {
-    return (w.head[block.slot] - task.first_head) * a.q_len + w.query[block.slot];
+    return (w.head[block.slot] - task.first_head) * (task.query_end - task.query_begin) +
+           w.query[block.slot] - task.query_begin;
   }
 
   // `count` rows as they lie, widened, from `from` on; returns whether all are finite.
@@ -251,12 +262,24 @@ struct GradContext : Context<T, F> {
   TEGULA_INLINE void enter_chunk(int64_t chunk) {
     chunk_begin = static_cast<int32_t>(chunk * kGradientKeys);
     chunk_count = static_cast<int32_t>(smaller(kGradientKeys, a.k_len - chunk_begin));
-    chunk_place = all_keys ? chunk_begin : 0;
+    chunk_place = all_keys ? (chunk - task.key_begin / kGradientKeys) * kGradientKeys : 0;
+    const KeyRange keys = intersect(
+        chunk_range(), {static_cast<int32_t>(task.key_begin), static_cast<int32_t>(task.key_end)});
+    chunk_keys = {keys.begin - chunk_begin, keys.end - chunk_begin};
   }
 
-  // The chunk's keys and values in the forms the products read; dk and dv begin with zeros.
+  // `keys` of the chunk in the steps in which products read and add to them; only at the end of
+  // the arrays there may be fewer.
+  TEGULA_INLINE static KeyRange in_steps(KeyRange keys) {
+    return {keys.begin / kKeyStep * kKeyStep, (keys.end + kKeyStep - 1) / kKeyStep * kKeyStep};
+  }
+
+  // The unit's keys and values of the chunk in the forms the products read; dk and dv begin
+  // with zeros.
   TEGULA_NOINLINE void pack_chunk() {
-    for (int32_t key = 0; key < chunk_count; ++key) {
+    const KeyRange sums = in_steps(chunk_keys);
+    const KeyRange keys = intersect(sums, {0, chunk_count});
+    for (int32_t key = keys.begin; key < keys.end; ++key) {
       const T* v = this->value_base + (chunk_begin + key) * a.v.step(1);
       pack_row<F>(v, a.v.step(0), a.value_dim, C(1),
                   s.value_units_of_keys + (chunk_place + key) * s.packed_value_units);
@@ -267,13 +290,18 @@ struct GradContext : Context<T, F> {
       }
     }
     for (int32_t begin = 0; begin < chunk_count; begin += kGradientTile) {
-      const T* k = this->key_base + (chunk_begin + begin) * a.k.step(1);
+      const KeyRange part = intersect(keys, {begin, begin + kGradientTile});
+      const T* k = this->key_base + (chunk_begin + part.begin) * a.k.step(1);
       s.tile_finite[(chunk_place + begin) / kGradientTile] =
-          copy_rows(k, a.k.step(1), a.k.step(0), smaller(kGradientTile, chunk_count - begin), a.dim,
-                    s.key_rows + (chunk_place + begin) * s.dim_stride);
+          copy_rows(k, a.k.step(1), a.k.step(0), part.end - part.begin, a.dim,
+                    s.key_rows + (chunk_place + part.begin) * s.dim_stride);
     }
-    fill(s.dk + chunk_place * s.dim_stride, kGradientKeys * s.dim_stride, C(0));
-    fill(s.dv + chunk_place * s.value_stride, kGradientKeys * s.value_stride, C(0));
+    fill_keys(s.dk, s.dim_stride, chunk_place, sums);
+    fill_keys(s.dv, s.value_stride, chunk_place, sums);
+  }
+
+  TEGULA_INLINE static void fill_keys(C* sums, int64_t stride, int64_t place, KeyRange keys) {
+    fill(sums + (place + keys.begin) * stride, (keys.end - keys.begin) * stride, C(0));
   }
 
   TEGULA_INLINE KeyRange chunk_range() const { return {chunk_begin, chunk_begin + chunk_count}; }

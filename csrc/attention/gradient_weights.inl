@@ -26,10 +26,8 @@ struct Group {
 template <class T, class F>
 TEGULA_INLINE KeyRange hull_of(GradContext<T, F>& c, const Block<typename F::Compute>& block,
                                int j) {
-  constexpr int kStep = kGroupRows > kKeyQuad ? kGroupRows : kKeyQuad;
   const KeyRange range = c.tile.local(block.lanes[j].some);
-  if (range.empty()) return {0, 0};
-  return {range.begin / kStep * kStep, (range.end + kStep - 1) / kStep * kStep};
+  return range.empty() ? KeyRange{0, 0} : c.in_steps(range);
 }
 
 // exp(score - lse), for the three units that scores may have (context.inl). They are those of
@@ -152,9 +150,8 @@ TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F:
   C* weights = c.s.weights + column;
   C* slopes = c.s.slopes + column;
   KeyRange* ranges = group.ranges + column / kN;
-  const KeyRange every = c.tile.local(block.sight.every);
-  const bool whole = !c.modified() && !c.a.dropout.active() && every.begin <= 0 &&
-                     every.end >= c.tile.count && c.tile.count % kGroupRows == 0;
+  const bool whole = !c.modified() && !c.a.dropout.active() && covers_tile(c, block) &&
+                     c.tile.count % kGroupRows == 0;
   const bool log2 = c.exponent == 1;
   const auto weigh =
       c.s.far[&block - c.w.blocks]

@@ -128,7 +128,8 @@ TEGULA_NOINLINE void pack_columns(const T* const* rows, int64_t element_stride, 
     for (int i = 0; i < kN; ++i) whole &= rows[i] != nullptr;
     for (; whole && u + kN <= dim / F::kUnitValues; u += kN) {
       Vec<Unit> block[kN];
-      load_transposed(reinterpret_cast<const Unit* const*>(rows), u, block);
+      load_transposed<Unit>([&](int i) { return reinterpret_cast<const Unit*>(rows[i]) + u; },
+                            block);
       TEGULA_UNROLL(16)
       for (int i = 0; i < kN; ++i) {
         store(packed + (u + i) * stride, Packing<F, T>::scaled(block[i], scale));

@@ -19,8 +19,9 @@ inline constexpr int kKeyTile = 256 * F::kUnitValues;
 inline constexpr int kKeyQuad = 4;
 // Up to this many rows, keys lie in the lanes instead of rows.
 inline constexpr int kFewRows = 4;
-// A block of this many rows ends where a row sees nothing of what the block sees, as at
-// the border of two packed documents.
+// A block of this many rows and kLongKeys keys for each ends where a row sees nothing of what
+// the block sees, as at the border of two packed documents. Shorter documents share a block.
+inline constexpr int kLongKeys = 2;
 template <class C>
 inline constexpr int kCutRows = kLanes<C> / 2 > kFewRows ? kLanes<C> / 2 : kFewRows + 1;
 
@@ -156,7 +157,7 @@ struct Workspace : Memory {
     shift = take<C>(kBlockRows<C>), rescale = take<C>(kBlockRows<C>);
     weights = take<Unit>(kTile);
     keys = take<Unit>(kKeyTile<F> * packed_units);
-    key_columns = take<Unit>(kKeyTile<F> * packed_units);
+    key_columns = take<Unit>(kLanes<Unit> * packed_units);
     values = take<Unit>(kKeyTile<F> * value_stride);
     clean_values = take<Unit>(kKeyTile<F> * value_stride);
   }

@@ -20,9 +20,10 @@ struct Product {
   typename F::Compute* out;
 };
 
-// q k^T of a block.
+// q k^T of a block of many rows.
 template <class T, class F>
 TEGULA_INLINE Product<F> score_product(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  if (c.tile.keys == nullptr) c.pack_keys();
   return {c.tile.keys, c.tile.key_bytes, c.w.units, c.queries_of(block), block.width(), c.w.scores};
 }
 
@@ -90,18 +91,56 @@ TEGULA_NOINLINE void multiply_ranges(Context<T, F>& c, const Product<F>& p, int 
   if (run_count > 0) multiply_range(c, p, run_first, run_count, run_begin, end, unused);
 }
 
-// scores[row][key] for keys `range` of the tile, whole vectors.
+// Few rows: scores[row][key] for kRows rows and the kLanes keys from `key` of the tile on. The
+// keys' rows turn into columns on their way from memory; where that needs more than whole
+// vectors as they lie, through key_columns.
+template <int kRows, class T, class F>
+TEGULA_NOINLINE void score_key_lanes(Context<T, F>& c, const typename F::Unit* rows, int32_t key) {
+  using C = typename F::Compute;
+  using Unit = typename F::Unit;
+  constexpr int kN = kLanes<Unit>;
+  const int64_t step = c.a.k.step(0), key_step = c.a.k.step(1), row_units = c.w.packed_units;
+  Vec<C> sum[kRows] = {};
+  const auto add = [&](int64_t unit, Vec<Unit> column) {
+    TEGULA_UNROLL(4)
+    for (int r = 0; r < kRows; ++r) {
+      sum[r] = F::multiply_add(sum[r], broadcast(rows[r * row_units + unit]), column);
+    }
+  };
+  int64_t unit = 0;
+  // Lanes behind the last key repeat it; nobody sees them.
+  const int64_t last = c.tile.count - 1 - key;
+  const auto offset = [&](int i) { return smaller(i, last) * key_step; };
+  if constexpr (Packing<F, T>::kAsStored) {
+    if (step == 1) {
+      for (; unit + kN <= c.a.dim / F::kUnitValues; unit += kN) {
+        const T* from = c.key_row(key) + unit * F::kUnitValues;
+        Vec<Unit> columns[kN];
+        load_transposed<Unit>(
+            [&](int i) { return reinterpret_cast<const Unit*>(from + offset(i)); }, columns);
+        TEGULA_UNROLL(16)
+        for (int i = 0; i < kN; ++i) add(unit + i, columns[i]);
+      }
+    }
+  }
+  if (const int64_t done = unit; done < c.w.units) {
+    const T* from = c.key_row(key) + done * F::kUnitValues * step;
+    const T* key_rows[kN];
+    for (int i = 0; i < kN; ++i) key_rows[i] = from + offset(i);
+    pack_columns<F>(key_rows, step, c.a.dim - done * F::kUnitValues, C(1), c.w.key_columns, kN);
+    for (; unit < c.w.units; ++unit) add(unit, load(c.w.key_columns + (unit - done) * kN));
+  }
+  for (int r = 0; r < kRows; ++r) store(c.w.scores + r * kKeyTile<F> + key, sum[r]);
+}
+
+// The same for keys `range` of the tile, whole vectors.
 template <int kRows, class T, class F>
 TEGULA_INLINE void score_rows(Context<T, F>& c, const Block<typename F::Compute>& block,
                               KeyRange range) {
-  constexpr int kN = kLanes<typename F::Compute>;
-  const char* rows = reinterpret_cast<const char*>(c.queries_of(block));
-  const int64_t row_bytes = c.w.packed_units * static_cast<int64_t>(sizeof(typename F::Unit));
-  Vec<typename F::Compute> unused[4] = {};
-  for_panels<4>(range.begin / kN, range.end / kN, [&](int64_t first, auto vectors) {
-    score_tile<F, kRows, vectors.value>(rows, row_bytes, c.w.units, c.w.key_columns + first * kN,
-                                        kKeyTile<F>, c.w.scores + first * kN, kKeyTile<F>, unused);
-  });
+  if (c.keys_are_far()) c.fetch_rows(range);
+  for (int32_t key = range.begin; key < range.end; key += kLanes<typename F::Compute>) {
+    score_key_lanes<kRows>(c, c.queries_of(block), key);
+  }
 }
 
 // ---- bias and dense mask ----
@@ -337,7 +376,6 @@ TEGULA_INLINE KeyRange vectors_of(Context<T, F>& c, const Block<typename F::Comp
 template <class T, class F>
 TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Compute>& block) {
   using C = typename F::Compute;
-  if (!c.tile.columns) c.pack_key_columns();
   const KeyRange range = vectors_of(c, block);
   switch (block.rows) {
     case 1: score_rows<1>(c, block, range); break;
@@ -363,6 +401,13 @@ TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Co
   }
 }
 
+// Every row of the block sees every key of the tile.
+template <class T, class F>
+TEGULA_INLINE bool covers_tile(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  const KeyRange every = c.tile.local(block.sight.every);
+  return every.begin <= 0 && every.end >= c.tile.count;
+}
+
 // Scores and their row maxima (tile_best). Returns true when every row sees every key of
 // the tile and nothing changed the products.
 template <class T, class F>
@@ -377,8 +422,7 @@ TEGULA_INLINE bool score_block(Context<T, F>& c, const Block<typename F::Compute
     score_few_rows(c, block);
     return false;
   }
-  const KeyRange every = c.tile.local(block.sight.every);
-  if (c.modified() || every.begin > 0 || every.end < c.tile.count || c.tile.count % kKeyQuad != 0) {
+  if (c.modified() || !covers_tile(c, block) || c.tile.count % kKeyQuad != 0) {
     score_mixed_columns(c, block);
     return false;
   }

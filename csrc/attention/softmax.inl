@@ -63,6 +63,12 @@ TEGULA_INLINE void dropout_words(Context<T, F>& c, int64_t slot, int key,
   philox_lanes<UInt<C>>(c.a.dropout.seed, words);
 }
 
+// A tile's weights are summed with four chains: keys 0, 4, 8, ... of the tile, 1, 5, 9, ...
+template <class Sums>
+TEGULA_INLINE auto sum_of_quad(const Sums& sum) {
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 // Many rows: weights[unit][row] and tile_sum of row vector j over keys `range`, whole
 // quads.
 template <bool kScaled, bool kDrop, class T, class F>
@@ -75,13 +81,13 @@ TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Comp
   typename F::Unit* weights = c.w.weights + j * kN;
   const Vec<C> shift = load(c.w.shift + j * kN);
   const C exponent = c.exponent;
-  Vec<C> sum{};
+  Vec<C> sum[kKeyQuad] = {};
   for (int key = range.begin; key < range.end; key += kKeyQuad) {
     Vec<C> weight[kKeyQuad];
     TEGULA_UNROLL(4)
     for (int t = 0; t < kKeyQuad; ++t) {
       weight[t] = weight_of<kScaled, F>(load(scores + (key + t) * width), shift, exponent);
-      sum += weight[t];
+      sum[t] += weight[t];
     }
     if constexpr (kDrop) {
       Vec<UInt<C>> words[kKeyQuad];
@@ -95,11 +101,11 @@ TEGULA_NOINLINE void weigh_column(Context<T, F>& c, const Block<typename F::Comp
       store(weights + (key + t) / F::kUnitValues * width, F::unit_of(weight + t));
     }
   }
-  store(c.w.tile_sum + j * kN, sum);
+  store(c.w.tile_sum + j * kN, sum_of_quad(sum));
 }
 
-// Few rows: weights[row][unit] and tile_sum of row r over keys `range`, whole vectors. The
-// sum runs over the keys one by one, as in a lane of weigh_column.
+// Few rows: weights[row][unit] and tile_sum of row r over keys `range`, whole vectors. Summed
+// in the order of a lane of weigh_column.
 template <bool kScaled, bool kDrop, class T, class F>
 TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute>& block, int r,
                                KeyRange range) {
@@ -110,9 +116,12 @@ TEGULA_NOINLINE void weigh_row(Context<T, F>& c, const Block<typename F::Compute
   for (int key = range.begin; key < range.end; key += kN) {
     store(scores + key, weight_of<kScaled, F>(load(scores + key), shift, c.exponent));
   }
-  C sum = 0;
-  for (int key = range.begin; key < range.end; ++key) sum += scores[key];
-  c.w.tile_sum[r] = sum;
+  using Quad = typename VecType<C, kKeyQuad * sizeof(C)>::Unaligned;
+  Quad sum{};
+  for (int key = range.begin; key < range.end; key += kKeyQuad) {
+    sum += *reinterpret_cast<const Quad*>(scores + key);
+  }
+  c.w.tile_sum[r] = sum_of_quad(sum);
   if constexpr (kDrop) {
     const int64_t slot = block.slot + r;
     for (int key = range.begin; key < range.end; key += kKeyQuad) {

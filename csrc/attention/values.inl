@@ -39,6 +39,65 @@ TEGULA_INLINE void add_value_rows(Context<T, F>& c, const Block<typename F::Comp
       });
 }
 
+// Few rows, values that are not yet what is multiplied: adds them from where they lie, for
+// kVectors vectors of d from `first` on. The numbers of a row lie side by side.
+template <int kRows, int kVectors, class T, class F>
+TEGULA_NOINLINE void add_stored_values(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                       KeyRange range, int64_t first) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>, kKeys = F::kUnitValues;
+  const int64_t key_step = c.a.v.step(1);
+  const auto* weights = c.w.weights;
+  C* out = c.w.sum + block.slot * c.w.value_stride + first * kN;
+  const T* values = c.value_row(0) + first * kN;
+  Vec<C> sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kVectors; ++j) {
+      sum[r][j] = opaque(load(out + r * c.w.value_stride + j * kN) * c.w.rescale[r]);
+    }
+  }
+  const auto add = [&](int unit, bool whole) {
+    TEGULA_UNROLL(8)
+    for (int j = 0; j < kVectors; ++j) {
+      const auto value =
+          Packing<F, T>::keys(values + unit * kKeys * key_step + j * kN, 1, kN, key_step, whole);
+      TEGULA_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) {
+        const auto weight = broadcast(weights[r * (kKeyTile<F> / kKeys) + unit]);
+        sum[r][j] = F::multiply_add(sum[r][j], weight, value);
+      }
+    }
+  };
+  int unit = range.begin;
+  for (; unit < range.end && (unit + 1) * kKeys <= c.tile.count; ++unit) add(unit, true);
+  if (unit < range.end) add(unit, false);
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kVectors; ++j) store(out + r * c.w.value_stride + j * kN, sum[r][j]);
+  }
+}
+
+// Few rows: the weighted values of keys that all of them see, or of finite ones.
+template <int kRows, class T, class F>
+TEGULA_INLINE void add_few_rows(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                KeyRange range) {
+  if (c.tile.values != nullptr) {
+    return add_value_rows<kRows>(c, block, 0, range, c.tile.values, c.tile.value_stride);
+  }
+  for_panels<kValueVectors<kRows>>(
+      0, c.w.value_stride / kLanes<typename F::Compute>, [&](int64_t first, auto vectors) {
+        add_stored_values<kRows, vectors.value>(c, block, range, first);
+      });
+}
+
+// No key of the tile's units that some row of the block sees is hidden from another.
+template <class T, class F>
+TEGULA_INLINE bool all_see_all(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  const KeyRange some = c.tile.local(block.sight.some), every = c.tile.local(block.sight.every);
+  return !c.tile.hides && every.begin == some.begin && every.end == some.end &&
+         every.begin % F::kUnitValues == 0 &&
+         (every.end % F::kUnitValues == 0 || every.end == c.tile.count);
+}
+
 // Keys that some row of the block sees and another does not; their values meet weights
 // of zero.
 template <class T, class F>
@@ -102,19 +161,26 @@ TEGULA_NOINLINE void add_values_carefully(Context<T, F>& c,
 template <class T, class F>
 TEGULA_NOINLINE void add_values_block(Context<T, F>& c, const Block<typename F::Compute>& block,
                                       bool whole) {
-  const auto* values = c.tile.values;
-  const int64_t stride = c.tile.value_stride;
-  if (!whole && !boundary_values_finite(c, block)) return add_values_carefully(c, block);
+  using C = typename F::Compute;
+  // Few rows read values once: only what must be looked at first is worth packing.
+  const bool from_memory = block.few && sizeof(T) != sizeof(typename F::Unit) &&
+                           c.a.v.step(0) == 1 && c.a.value_dim == c.w.value_stride &&
+                           all_see_all(c, block);
+  if (!from_memory && c.tile.values == nullptr) c.pack_values();
+  if (!whole && !from_memory && !boundary_values_finite(c, block)) {
+    return add_values_carefully(c, block);
+  }
   if (block.few) {
     const KeyRange range = units_of_keys<F>(c.tile.local(block.sight.some));
     switch (block.rows) {
-      case 1: return add_value_rows<1>(c, block, 0, range, values, stride);
-      case 2: return add_value_rows<2>(c, block, 0, range, values, stride);
-      default: return add_value_rows<4>(c, block, 0, range, values, stride);
+      case 1: return add_few_rows<1>(c, block, range);
+      case 2: return add_few_rows<2>(c, block, range);
+      default: return add_few_rows<4>(c, block, range);
     }
   }
   // A panel of the values stays in the first cache while all rows pass over it.
-  using C = typename F::Compute;
+  const auto* values = c.tile.values;
+  const int64_t stride = c.tile.value_stride;
   constexpr int kRows = kGroup<C>;
   for_panels<kValueVectors<kRows>>(
       0, c.w.value_stride / kLanes<C>, [&](int64_t first, auto vectors) {

@@ -31,7 +31,6 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
     for (int b = 0; b < c.block_count; ++b) {
       const Block<C>& block = c.w.blocks[b];
       if (intersect(block.sight.some, c.tile.range()).empty()) continue;
-      if (!c.tile.packed) c.pack_tile();
       score_block(c, block);
       for (int r = 0; r < block.rows; ++r) {
         const int64_t slot = block.slot + r;
@@ -51,9 +50,15 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
 
 template <class T, class F>
 constexpr AttentionKernels kernels_of_format() {
-  return {kBlockRows<typename F::Compute>, attention_scratch_bytes<F>,
-          attention_partial_bytes<F>,      attention_forward_task<T, F>,
-          attention_finish_task<T, F>,     attention_weights_task<T, F>};
+  return {kBlockRows<typename F::Compute>,
+          kKeyTile<F>,
+          F::kUnitValues == 2,
+          attention_scratch_bytes<F>,
+          attention_partial_bytes<F>,
+          attention_forward_task<T, F>,
+          attention_finish_task<T, F>,
+          attention_count_task<T, F>,
+          attention_weights_task<T, F>};
 }
 
 // 16-bit numbers are widened to float32, except where pairs of bfloat16 multiply.

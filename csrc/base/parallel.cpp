@@ -38,23 +38,27 @@ struct Job {
   ParallelBody body;
   void* context;
   int64_t size;
-  std::atomic<int64_t> next{0};
+  int64_t step;  // indices that are taken at once
+  ParallelLeave leave;
+  alignas(64) std::atomic<int64_t> next{0};  // alone in its cache line: every worker writes it
+  alignas(64) std::atomic<bool> failed{false};
   std::atomic<int> seats{0};   // workers that may still enter
   std::atomic<int> inside{0};  // workers that have entered and not left
-  std::atomic<bool> failed{false};
   std::exception_ptr error{};
 
   void run() {
     for (;;) {
-      const int64_t index = next.fetch_add(1, std::memory_order_relaxed);
-      if (index >= size) return;
+      const int64_t begin = next.fetch_add(step, std::memory_order_relaxed);
+      if (begin >= size) break;
       try {
-        body(context, index);
+        const int64_t end = std::min(size, begin + step);
+        for (int64_t index = begin; index < end; ++index) body(context, index);
       } catch (...) {
         if (!failed.exchange(true)) error = std::current_exception();
         next.store(size, std::memory_order_relaxed);
       }
     }
+    if (leave != nullptr) leave();
   }
 };
 
@@ -210,13 +214,13 @@ int num_threads(int requested) {
   return fallback;
 }
 
-void parallel_for(int64_t n, int threads, ParallelBody body, void* context) {
+void parallel_for(int64_t n, int threads, ParallelBody body, void* context, ParallelLeave leave) {
   threads = static_cast<int>(std::min<int64_t>(threads, n));
   if (threads > 1 && !inside_pool) {
     Pool& shared = pool();
     std::unique_lock<std::mutex> turn(shared.callers(), std::try_to_lock);
     if (turn.owns_lock()) {
-      Job job{body, context, n};
+      Job job{body, context, n, indices_at_once(n, threads), leave};
       inside_pool = true;
       shared.run(job, threads);
       inside_pool = false;
@@ -225,6 +229,7 @@ void parallel_for(int64_t n, int threads, ParallelBody body, void* context) {
     }
   }
   for (int64_t index = 0; index < n; ++index) body(context, index);
+  if (leave != nullptr) leave();
 }
 
 }  // namespace tegula

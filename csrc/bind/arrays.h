@@ -94,5 +94,6 @@ void bind_embedding(py::module_& module);
 void bind_mask(py::module_& module);
 void bind_attention(py::module_& module);
 void bind_attention_backward(py::module_& module);
+void bind_explain(py::module_& module);
 
 }  // namespace tegula

@@ -206,15 +206,15 @@ TEGULA_INLINE void transpose(Vec<T>* rows) {
   transpose_steps<T, kLanes<T> / 2>(rows);
 }
 
-// The same, read from kLanes rows in memory: kLanes numbers of each.
-template <class T>
-TEGULA_INLINE void load_transposed(const T* const* rows, int64_t offset, Vec<T>* columns) {
+// The same, read from memory: kLanes numbers from row_at(i) on for each i.
+template <class T, class Row>
+TEGULA_INLINE void load_transposed(Row&& row_at, Vec<T>* columns) {
 #if defined(TEGULA_ISA_AVX512)
   if constexpr (sizeof(T) == 4) {
     // Rows r, r + 4, r + 8, r + 12 share a vector, a quarter each, straight from the loads;
     // then 4 x 4 blocks turn within the quarters.
     const auto quarter = [&](int row, int first) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset + first));
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row_at(row) + first));
     };
     TEGULA_UNROLL(4)
     for (int first = 0; first < 16; first += 4) {
@@ -240,7 +240,7 @@ TEGULA_INLINE void load_transposed(const T* const* rows, int64_t offset, Vec<T>*
   }
 #endif
   TEGULA_UNROLL(16)
-  for (int i = 0; i < kLanes<T>; ++i) columns[i] = load_unaligned(rows[i] + offset);
+  for (int i = 0; i < kLanes<T>; ++i) columns[i] = load_unaligned(row_at(i));
   transpose<T>(columns);
 }
 

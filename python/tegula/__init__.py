@@ -13,6 +13,7 @@ from .attention_backward import attention_backward
 from .dropout import dropout_mask
 from .embedding import embedding
 from .embedding_backward import embedding_backward
+from .explain import explain
 from .positions import positional_encoding
 from .runtime import config, empty_cache, get_num_threads, set_cache_limit, set_isa, set_num_threads, show_config
 
@@ -25,6 +26,7 @@ __all__ = [
     "embedding",
     "embedding_backward",
     "empty_cache",
+    "explain",
     "get_num_threads",
     "masks",
     "merge_attention",

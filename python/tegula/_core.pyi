@@ -87,6 +87,15 @@ def mask_fill(
     threads: int = 0,
 ) -> None: ...
 def mask_scan(dense: _Array, lo: _Array, hi: _Array, threads: int = 0) -> bool: ...
+def attention_plan(
+    lo: _Array | None,
+    hi: _Array | None,
+    dense: _Array | None,
+    sizes: Sequence[int],  # B, H, G, Lq, Lk, D, Dv
+    dtype: str,
+    backward: bool,
+    threads: int,
+) -> dict[str, Any]: ...
 def attention_sizes(q: _Array, k: _Array, v: _Array, layout: str) -> tuple[int, int, int, int, tuple[int, ...]]: ...
 def attention(
     q: _Array,
