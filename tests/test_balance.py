@@ -37,15 +37,14 @@ CASES = {
 }
 DECODE = case(None, 1, 32768, batch=8, heads=32, key_heads=8, dim=128)
 
-# Where there are too few rows to go round: the largest piece that keeps the bits is too large.
+# Where the cells of the backward pass, which keep the bits, are too large for so many workers, or
+# wait for one another to be added up in order.
 COARSE = {
-    ("causal", 192, True): 1.5,
-    ("causal batch", 192, True): 1.5,
-    ("window", 192, True): 1.5,
-    ("one causal head", 192, True): 1.5,
-    ("one head", 192, True): 1.5,
-    ("full", 192, True): 1.5,
-    ("padding", 192, True): 1.5,
+    ("causal", 192, True): 1.4,
+    ("causal batch", 192, True): 1.25,
+    ("grouped", 192, True): 1.3,
+    ("window", 64, True): 1.75,
+    ("window", 192, True): 2.2,
 }
 
 
@@ -81,7 +80,8 @@ def test_balance_is_that_of_the_tasks(name, workers):
 
 @pytest.mark.parametrize("name", CASES)
 def test_tasks_are_not_too_fine(name):
-    assert len(tg.explain(**CASES[name], threads=8).tasks) <= 8 * 200
+    found = tg.explain(**CASES[name], threads=8)
+    assert len(found.tasks) <= max(8 * 100, found.blocks / 4)
 
 
 PIECES = {

@@ -44,8 +44,7 @@ TEGULA_NOINLINE void add_queries_carefully(GradContext<T, F>& c,
   const int64_t stride = c.s.dim_stride;
   const auto* keys = c.s.key_rows + c.tile_key() * stride;
   for (int row = 0; row < block.rows; ++row) {
-    const KeyRange range = c.tile.local({static_cast<int32_t>(c.w.lo[block.slot + row]),
-                                         static_cast<int32_t>(c.w.hi[block.slot + row])});
+    const KeyRange range = row_in_tile(c, block, row);
     if (range.empty()) continue;
     for (int key = range.begin; key < range.end; ++key) {
       const bool seen = sees(c, block, row, key);
@@ -75,7 +74,13 @@ TEGULA_NOINLINE void add_queries(GradContext<T, F>& c, const Block<typename F::C
     for (int row = 0; row < block.rows; row += kRows) {
       const KeyRange range = c.tile.local(block.groups[row / kRows]);
       if (range.empty()) continue;
-      add_query_panel<kRows, vectors.value>(c, block, row, column, range, first, keys);
+      const auto add = [&](auto rows) {
+        add_query_panel<rows.value, vectors.value>(c, block, row, column, range, first, keys);
+      };
+      const int left = block.rows - row;
+      left == 1           ? add(Constant<1>{})
+      : left <= kRows / 2 ? add(Constant<kRows / 2>{})
+                          : add(Constant<kRows>{});
     }
   });
 }
@@ -105,7 +110,7 @@ TEGULA_INLINE ColumnRange columns_of(GradContext<T, F>& c, const Group<typename 
       store(c.s.slopes + k * kGradientRows<C> + j * kN, Vec<C>{});
     }
   }
-  return {first * kN, last * kN};
+  return {first * kN, static_cast<int>(smaller(last * kN, group.rows_end))};
 }
 
 // One of the two sums over rows: sums[key][d] += weights[key][column] rows[column][d].
@@ -185,11 +190,12 @@ TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c, Group<typename F:
   for (KeyRange& range : group.ranges) range = {0, 0};
   if (!group.finite) __builtin_memset(c.s.hidden, 1, kGradientTile * kGradientRows<C>);
   for (int b = group.first; b < group.first + group.blocks; ++b) {
-    const Block<C>& block = c.w.blocks[b];
-    if (intersect(block.sight.some, c.tile.range()).empty()) {
+    const Block<C>* block_in_tile = in_tile(c, c.w.blocks[b]);
+    if (block_in_tile == nullptr) {
       group.mixed = true;
       continue;
     }
+    const Block<C>& block = *block_in_tile;
     seen = true;
     const int column = group.column_of(block);
     const bool whole = differentiate_block(c, group, block, c.a.softcap > 0);
@@ -222,6 +228,7 @@ TEGULA_INLINE Group<typename F::Compute> group_from(GradContext<T, F>& c, int fi
   for (int b = first; b < end; ++b) {
     const int width = c.w.blocks[b].width();
     if (group.columns + width > kGradientRows<C>) break;
+    group.rows_end = group.columns + c.w.blocks[b].rows;
     group.columns += width;
     group.finite &= c.s.finite[b];
     ++group.blocks;

@@ -3,6 +3,7 @@
 #include "../base/arena.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
+#include "../mask/mask.h"
 #include "backward_plan.h"
 #include "balance.h"
 #include "forward_plan.h"
@@ -15,11 +16,14 @@ namespace {
 int64_t visible_keys(const AttentionArgs& a, const SeenRows& rows, int64_t batch, int64_t head,
                      int64_t query) {
   if (!a.dense) return rows.count(query);
-  const KeySpan keys = rows.span(query);
+  const RowKeys keys = rows.keys(query);
   const auto* row = a.dense.at<uint8_t>(batch * a.dense.stride[0] + head * a.dense.stride[1] +
                                         query * a.dense.stride[2]);
   int64_t count = 0;
-  for (int64_t key = keys.begin; key < keys.end; ++key) count += row[key * a.dense.stride[3]] != 0;
+  for (int64_t key = keys.lo; key < keys.hi; ++key) {
+    if (key == keys.gap_lo && keys.has_gap()) key = keys.gap_hi;
+    count += row[key * a.dense.stride[3]] != 0;
+  }
   return count;
 }
 
@@ -57,8 +61,11 @@ bool empty(const AttentionArgs& a) { return a.batch * a.heads * a.q_len == 0; }
 
 }  // namespace
 
-AttentionPlan explain_forward(const AttentionArgs& a, int threads) {
-  if (empty(a)) return {};
+AttentionPlan explain_forward(const AttentionArgs& args, int threads) {
+  if (empty(args)) return {};
+  AttentionArgs a = args;
+  TakenArena cells;
+  if (a.dense) a.cells = mask_cells(a.dense, cells, threads);
   threads = threads_for(attention_work(a), threads);
   const AttentionKernels& kernel = kernels().attention[static_cast<int>(a.q.dtype)];
   const ForwardPlan forward = plan_forward(a, kernel, threads, true);
@@ -71,8 +78,11 @@ AttentionPlan explain_forward(const AttentionArgs& a, int threads) {
   return plan;
 }
 
-AttentionPlan explain_backward(const AttentionGradArgs& a, int threads) {
-  if (empty(a)) return {};
+AttentionPlan explain_backward(const AttentionGradArgs& args, int threads) {
+  if (empty(args)) return {};
+  AttentionGradArgs a = args;
+  TakenArena cells;
+  if (a.dense) a.cells = mask_cells(a.dense, cells, threads);
   threads = threads_for(2.5 * attention_work(a), threads);
   const KernelTable& table = kernels();
   const auto type = static_cast<int>(a.q.dtype);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "../mask/row_keys.h"
 #include "attention.h"
 
 namespace tegula {
@@ -19,25 +20,37 @@ class SeenRows {
  public:
   SeenRows(const AttentionArgs& a, int64_t batch, int64_t head) : keys_(a.k_len) {
     if (!a.lo) return;
-    lo_ = a.lo.at<int32_t>(batch * a.lo.stride[0] + head * a.lo.stride[1]);
-    hi_ = a.hi.at<int32_t>(batch * a.hi.stride[0] + head * a.hi.stride[1]);
-    lo_step_ = a.lo.stride[2], hi_step_ = a.hi.stride[2];
+    lo_ = Bounds(a.lo, batch, head), hi_ = Bounds(a.hi, batch, head);
+    if (!a.gap_lo) return;
+    gap_lo_ = Bounds(a.gap_lo, batch, head), gap_hi_ = Bounds(a.gap_hi, batch, head);
   }
 
+  RowKeys keys(int64_t query) const {
+    if (lo_.first == nullptr) return {0, keys_, 0, 0};
+    const bool gaps = gap_lo_.first != nullptr;
+    return row_keys(lo_[query], hi_[query], gaps ? gap_lo_[query] : 0, gaps ? gap_hi_[query] : 0,
+                    keys_);
+  }
   // From the first to the last key.
   KeySpan span(int64_t query) const {
-    if (lo_ == nullptr) return {0, keys_};
-    return {std::max<int64_t>(0, lo_[query * lo_step_]),
-            std::min<int64_t>(keys_, hi_[query * hi_step_])};
+    const RowKeys seen = keys(query);
+    return {seen.lo, seen.hi};
   }
-  int64_t count(int64_t query) const {
-    const KeySpan keys = span(query);
-    return std::max<int64_t>(0, keys.end - keys.begin);
-  }
+  int64_t count(int64_t query) const { return keys(query).count(); }
 
  private:
-  const int32_t *lo_ = nullptr, *hi_ = nullptr;
-  int64_t lo_step_ = 0, hi_step_ = 0;
+  struct Bounds {
+    const int32_t* first = nullptr;
+    int64_t step = 0;
+
+    Bounds() = default;
+    Bounds(const View& view, int64_t batch, int64_t head)
+        : first(view.at<int32_t>(batch * view.stride[0] + head * view.stride[1])),
+          step(view.stride[2]) {}
+    int64_t operator[](int64_t query) const { return first[query * step]; }
+  };
+
+  Bounds lo_, hi_, gap_lo_, gap_hi_;
   int64_t keys_;
 };
 
