@@ -135,8 +135,9 @@ Job mask_scan_job(int64_t length, int64_t window, int threads) {
   mask_fill(filled, threads);
   MaskScanArgs a;
   a.dense = filled.out;
-  a.lo = owned->add(DType::kInt32, {1, 1, length}).view;
-  a.hi = owned->add(DType::kInt32, {1, 1, length}).view;
+  for (View* view : {&a.lo, &a.hi, &a.gap_lo, &a.gap_hi}) {
+    *view = owned->add(DType::kInt32, {1, 1, length}).view;
+  }
   Job job;
   job.run = [owned, a, threads] { mask_scan(a, threads); };
   job.bytes = bytes_of(a.dense);
