@@ -93,6 +93,21 @@ def irregular(*shape):
     return (numbers < 0.6) & (np.arange(shape[-2])[:, None] % 7 != 3)
 
 
+def two_runs(*shape):
+    """A bool array whose rows have up to two runs of True, the same on every call; some rows are empty."""
+    rng = np.random.default_rng(math.prod(shape))
+    begin, gap, after, end = np.sort(rng.integers(0, shape[-1] + 1, (4, *shape[:-1], 1)), axis=0)
+    key = np.arange(shape[-1])
+    first, second = (begin <= key) & (key < gap), (after <= key) & (key < end)
+    return (first | second) & (np.arange(shape[-2])[:, None] % 7 != 3)
+
+
+def key_blocks(d, size=16):
+    """bool, in blocks: some blocks of keys for each block of queries; none for the third."""
+    shape = -(-d.q_len // size), -(-d.k_len // size)
+    return (np.random.default_rng(5).random(shape) < 0.4) & (np.arange(shape[0])[:, None] != 2)
+
+
 def bottom_right(d):
     return d.k_len - d.q_len
 
@@ -185,6 +200,24 @@ MASKS: dict[str, MaskKind] = {
     "chunked": MaskKind(
         lambda m, d: m.chunked(20, align="bottom_right"),
         lambda d: reference.chunked(d.q_len, d.k_len, 20, shift=bottom_right(d)),
+    ),
+    "sliding_sinks": MaskKind(
+        lambda m, d: m.sliding(17, align="bottom_right", sinks=4),
+        lambda d: (
+            reference.sliding(d.q_len, d.k_len, 17, shift=bottom_right(d))
+            | (reference.causal(d.q_len, d.k_len, shift=bottom_right(d)) & (np.arange(d.k_len) < 4))
+        ),
+    ),
+    "window_and_global": MaskKind(
+        lambda m, d: m.window(5, 2, align="top_left") | m.global_tokens(3, align="top_left"),
+        lambda d: (
+            reference.window(d.q_len, d.k_len, 5, 2) | (np.arange(d.k_len) < 3) | (np.arange(d.q_len) < 3)[:, None]
+        ),
+    ),
+    "two_runs": MaskKind(lambda m, d: m.dense(two_runs(*d)), lambda d: two_runs(*d)),
+    "block_sparse": MaskKind(
+        lambda m, d: m.block_sparse(key_blocks(d), 16),
+        lambda d: reference.block_sparse(d.q_len, d.k_len, list(map(np.flatnonzero, key_blocks(d))), 16, 16),
     ),
     "dense": MaskKind(lambda m, d: m.dense(irregular(d.q_len, d.k_len)), lambda d: irregular(d.q_len, d.k_len)),
     "dense_per_batch": MaskKind(

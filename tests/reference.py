@@ -64,6 +64,12 @@ def chunked(q_len, k_len, size, *, shift=0):
     return query // size == key // size
 
 
+def block_sparse(q_len, k_len, blocks, q_block, k_block):
+    """(Lq, Lk): query i sees the keys of the blocks that are listed for its own."""
+    query, key = np.arange(q_len) // q_block, np.arange(k_len) // k_block
+    return np.array([np.isin(key, blocks[n]) for n in query], bool).reshape(q_len, k_len)
+
+
 def prefix(q_len, k_len, lengths, *, shift=0):
     """(B,) lengths -> (B, 1, Lq, Lk): everything sees the prefix, the rest is causal."""
     in_prefix = padding(lengths, k_len)[..., None, None, :]

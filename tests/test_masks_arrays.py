@@ -56,10 +56,30 @@ def test_one_gap_anywhere_is_found(length):
         array = np.zeros((4, length), bool)
         array[2] = True
         array[2, gap] = False
-        check(masks.dense(array), 4, length, array, structured=False)
-        lo, hi, dense = masks.dense(array)._lower(1, 1, 4, length)
-        assert (lo[0, 0, 2], hi[0, 0, 2]) == (0, length) and dense is not None
+        mask = masks.dense(array)
+        check(mask, 4, length, array, structured=False)
+        assert mask._lower(1, 1, 4, length)[2] is None
+        lo, hi = mask.intervals(4, length)
+        assert (lo[0, 0, 2], hi[0, 0, 2]) == (0, length)
         assert (lo[0, 0, 0], hi[0, 0, 0]) == (length, 0)  # an empty row widens no tile
+        lo, hi = mask.runs(4, length)
+        assert lo[:, 0, 0, 2].tolist() == [0, gap + 1] and hi[:, 0, 0, 2].tolist() == [gap, length]
+
+
+@pytest.mark.parametrize("length", [5, 16, 17, 129, 256, 1025, 2100])
+def test_two_gaps_anywhere_are_found(length):
+    """Two hidden keys, at every pair of a few places: next to each other they are one gap."""
+    places = sorted({1, 2, length // 2, length - 3, length - 2} & set(range(1, length - 1)))
+    for first in places:
+        for second in places:
+            array = np.zeros((4, length), bool)
+            array[1:3] = True
+            array[2, [first, second]] = False
+            check(masks.dense(array), 4, length, array, structured=False)
+            one_gap = abs(first - second) <= 1
+            assert (masks.dense(array)._lower(1, 1, 4, length)[2] is None) == one_gap
+            apart = np.repeat(array, 2, axis=1)[:, ::2]  # with a stride
+            assert same(masks.dense(apart).dense(4, length), array)
 
 
 @pytest.mark.parametrize("shape", [(5, 70), (3, 1, 5, 70), (1, 4, 5, 70), (3, 4, 5, 70), (1, 1, 5, 70)])

@@ -43,6 +43,21 @@ KINDS = {
     "chunked": (lambda: masks.chunked(4, "top_left"), "masks.chunked(4, align='top_left')"),
     "dense_runs": (lambda: masks.dense(np.tri(4, dtype=bool)), "masks.dense(<bool array of shape (4, 4)>)"),
     "dense": (lambda: masks.dense(ARRAY), "masks.dense(<bool array of shape (2, 3, 4, 4)>)"),
+    "sliding_sinks": (lambda: masks.sliding(2, sinks=1), "masks.sliding(2, sinks=1)"),
+    "global_tokens": (lambda: masks.global_tokens([1, 0]), "masks.global_tokens([1, 0])"),
+    "global_keys": (lambda: masks.global_tokens(2, queries=False), "masks.global_tokens(2, queries=False)"),
+    "block_sparse": (
+        lambda: masks.block_sparse([[0], [1, 0]], 2),
+        "masks.block_sparse(<bool array of shape (2, 2)>, 2)",
+    ),
+    "or": (
+        lambda: masks.sliding(2) | masks.global_tokens([1, 0]) & masks.causal() | masks.padding([1, 2]),
+        "masks.sliding(2) | (masks.global_tokens([1, 0]) & masks.causal()) | masks.padding([1, 2])",
+    ),
+    "or_irregular": (
+        lambda: masks.dense(ARRAY) | masks.sliding(1),
+        "masks.dense(<bool array of shape (2, 3, 4, 4)>) | masks.sliding(1)",
+    ),
     "and": (
         lambda: masks.causal() & masks.padding([2, 4]) & masks.sliding(3),
         "masks.causal() & masks.padding([2, 4]) & masks.sliding(3)",

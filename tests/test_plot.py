@@ -149,8 +149,15 @@ def test_tiles_stand_where_their_queries_and_keys_are():
 
 def test_tiles_of_a_mask_with_gaps_are_mixed_or_skipped():
     given = np.ones((4, 8), bool)
-    given[0, 2] = given[:, 6:] = False
+    given[0, [1, 3]] = given[:, 6:] = False
     np.testing.assert_array_equal(plot.mask_tiles(given, 4, 8, tile=2).images[0].get_array(), [[1, 1, 1, 0]] * 2)
+
+
+def test_tiles_of_a_mask_with_two_runs():
+    mask = tg.masks.sliding(4, sinks=2)
+    shown = plot.mask_tiles(mask, 16, 16, tile=2).images[0].get_array()
+    np.testing.assert_array_equal(shown[4], [2, 0, 1, 2, 1, 0, 0, 0])
+    np.testing.assert_array_equal(shown[7], [2, 0, 0, 0, 0, 1, 2, 1])
 
 
 def test_tiles_of_one_batch_entry():

@@ -47,6 +47,7 @@ def visible(lowered, dims):
     lo, hi, dense = lowered
     key = torch.arange(dims[3], device=lo.device)
     seen = (key >= lo[..., None]) & (key < hi[..., None])
+    seen = seen.any(0) if lo.ndim == 4 else seen
     if dense is not None:
         seen = seen & dense
     return seen.expand(dims)
@@ -59,8 +60,8 @@ def expected(name, dims):
 def well_formed(lowered, dims):
     lo, hi, dense = lowered
     for bound in (lo, hi):
-        assert bound.dtype == torch.int32 and bound.ndim == 3
-        torch.broadcast_to(bound, dims[:3])
+        assert bound.dtype == torch.int32 and bound.ndim == lo.ndim and bound.shape[:-3] in ((), (2,))
+        torch.broadcast_to(bound, (*bound.shape[:-3], *dims[:3]))
     assert dense is None or (dense.dtype == torch.bool and dense.ndim == 4)
     return True
 
@@ -148,6 +149,12 @@ WRITTEN = {
     "documents_window": lambda t, q, k: masks.documents(cu_seqlens=t[0], window=(4, 1)),
     "chunked": lambda t, q, k: masks.chunked(20, align="bottom_right"),
     "prefix": lambda t, q, k: masks.prefix(t[0], align="bottom_right"),
+    "sliding_sinks": lambda t, q, k: masks.sliding(17, align="bottom_right", sinks=4),
+    "window_and_global": lambda t, q, k: (
+        masks.window(5, 2, align="top_left") | masks.global_tokens(3, align="top_left")
+    ),
+    "two_runs": lambda t, q, k: masks.dense(t[0]),
+    "block_sparse": lambda t, q, k: masks.block_sparse(t[0], 16),
     "dense": lambda t, q, k: masks.dense(t[0]),
     "dense_per_batch": lambda t, q, k: masks.dense(t[0]),
     "dense_per_head": lambda t, q, k: masks.dense(t[0]),
@@ -361,8 +368,21 @@ def test_forms_inside_of_what_is_compiled(method):
         mask = masks.padding(lengths) & masks.padding(keep=keep) & masks.causal("top_left")
         return getattr(mask, method)(q_len, keep.shape[1])
 
-    lengths, keep = torch.tensor([3, 5]), torch.tensor([[1, 0, 1, 1, 0], [0, 1, 1, 1, 1]]).bool()
+    lengths, keep = torch.tensor([3, 5]), torch.tensor([[0, 1, 1, 1, 0], [0, 1, 1, 1, 1]]).bool()
     torch.testing.assert_close(compiled(work)(lengths, keep, 6), work(lengths, keep, 6))
+
+
+@pytest.mark.parametrize("method", ["intervals", "runs", "dense", "additive", "area"])
+def test_unions_inside_of_what_is_compiled(method):
+    """Two single runs stay intervals without a number being read; what would need more is an array."""
+
+    def work(lengths, count):
+        mask = (masks.padding(lengths) | masks.window(1, 0)) & masks.causal()
+        more = mask | masks.global_tokens(count, queries=False) if method in ("dense", "additive", "area") else mask
+        return getattr(more, method)(6, 6)
+
+    lengths, count = torch.tensor([3, 1]), torch.tensor([0, 1])
+    torch.testing.assert_close(compiled(work)(lengths, count), work(lengths, count))
 
 
 def test_positions_inside_of_what_is_compiled():

@@ -45,6 +45,17 @@ FUNCTIONS = {
     "chunked": hf.chunked_causal_mask_function(4, torch.tensor([0, 1, 3])),
     "packed": packed(hf.causal_mask_function),
     "packed sliding": packed(hf.sliding_window_causal_mask_function(3)),
+    "sliding with sinks": hf.or_masks(
+        hf.sliding_window_causal_mask_function(4), hf.and_masks(hf.causal_mask_function, lambda b, h, q, k: k < 2)
+    ),
+    "global tokens": hf.or_masks(
+        hf.sliding_window_bidirectional_mask_function(2), lambda b, h, q, k: (k < 2) | (q < 2)
+    ),
+    "chunked with a prefix": hf.or_masks(
+        hf.chunked_causal_mask_function(4, torch.tensor([0, 1, 3])), lambda b, h, q, k: k < 3
+    ),
+    "far only": hf.and_masks(hf.bidirectional_mask_function, lambda b, h, q, k: (q - k).abs() >= 3),
+    "not the own key": hf.and_masks(hf.bidirectional_mask_function, lambda b, h, q, k: k != q),
     "blocks": hf.or_masks(hf.causal_mask_function, hf.blockwise_overlay(BLOCKS)),
 }
 # q_length, kv_length, q_offset, kv_offset: whole, one token, a chunk onto a cache, into an empty static
@@ -92,13 +103,11 @@ def test_offset_of_a_static_cache_is_a_tensor():
 
 USERS = {
     "prefix": lambda b, h, q, k: (k < 4) | (k <= q),
-    "not the own key": lambda b, h, q, k: k != q,
     "every other key": lambda b, h, q, k: (k - q) % 2 == 0,
     "own table": lambda b, h, q, k: DOCUMENTS[b, q] >= DOCUMENTS[b, k],
     "a table of pairs": lambda b, h, q, k: torch.ones(L, L, dtype=torch.bool).tril()[q, k],
     "where": lambda b, h, q, k: torch.where(q < 5, k < 5, k >= 5),
     "distance": lambda b, h, q, k: (q - k).abs() < 3,
-    "far only": lambda b, h, q, k: (q - k).abs() >= 3,
     "backwards": lambda b, h, q, k: (q >= k) & (q - k < 3) & ~(k == 2),
     "twice the key": lambda b, h, q, k: 2 * k <= q + 3,
     "falling": lambda b, h, q, k: L - k > q,

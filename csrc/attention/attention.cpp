@@ -5,6 +5,8 @@
 #include "../base/arena.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
+#include "../mask/mask.h"
+#include "../mask/row_keys.h"
 #include "forward_plan.h"
 
 namespace tegula {
@@ -15,11 +17,13 @@ double attention_work(const AttentionArgs& a) {
     constexpr int64_t kSamples = 16;
     double seen = 0;
     for (int64_t s = 0; s < kSamples; ++s) {
-      const int64_t at = s * (a.batch - 1) / (kSamples - 1) * a.lo.stride[0] +
-                         s * (a.q_len - 1) / (kSamples - 1) * a.lo.stride[2];
-      const int64_t at_hi = s * (a.batch - 1) / (kSamples - 1) * a.hi.stride[0] +
-                            s * (a.q_len - 1) / (kSamples - 1) * a.hi.stride[2];
-      seen += std::max(0, *a.hi.at<int32_t>(at_hi) - *a.lo.at<int32_t>(at));
+      const auto bound = [&](const View& view) -> int64_t {
+        if (!view) return 0;
+        return *view.at<int32_t>(s * (a.batch - 1) / (kSamples - 1) * view.stride[0] +
+                                 s * (a.q_len - 1) / (kSamples - 1) * view.stride[2]);
+      };
+      seen += static_cast<double>(
+          row_keys(bound(a.lo), bound(a.hi), bound(a.gap_lo), bound(a.gap_hi), a.k_len).count());
     }
     keys = seen / kSamples;
   }
@@ -35,8 +39,11 @@ int64_t attention_bytes(const AttentionArgs& a) {
          item_size(a.q.dtype);
 }
 
-void attention_forward(const AttentionArgs& a, int threads) {
-  if (a.batch * a.heads * a.q_len == 0) return;
+void attention_forward(const AttentionArgs& args, int threads) {
+  if (args.batch * args.heads * args.q_len == 0) return;
+  AttentionArgs a = args;
+  TakenArena cells;
+  if (a.dense && !a.cells) a.cells = mask_cells(a.dense, cells, threads);
   const AttentionKernels& kernel = kernels().attention[static_cast<int>(a.q.dtype)];
   threads = threads_for(attention_work(a), threads);
   const ForwardPlan plan = plan_forward(a, kernel, threads, false);

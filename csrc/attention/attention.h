@@ -8,9 +8,10 @@
 // Any strides. q, k, v, out and weights share one float type; scores, softmax and sums
 // over keys are float32 (float64 for float64), and results are rounded once, at the end.
 //
-// Which keys a query sees is one half-open interval [lo, hi) per row, minus what a
-// dense mask or a bias of -inf takes away. A masked key takes part in nothing: not even
-// a NaN of its key or value row is seen. A row that sees no key gives 0 and lse -inf.
+// Which keys a query sees is one half-open interval [lo, hi) per row, or two: without the
+// keys [gap_lo, gap_hi) between them; minus what a dense mask or a bias of -inf takes away. A
+// masked key takes part in nothing: not even a NaN of its key or value row is seen. A row that sees
+// no key gives 0 and lse -inf.
 //
 // A row's bits depend on its own query, keys and options alone. Key tiles lie at
 // absolute multiples of the tile size, sums run over keys in order, a masked key adds an
@@ -34,13 +35,15 @@ inline constexpr int64_t kSecondCache = int64_t{1} << 20;
 
 struct AttentionArgs {
   View q, k, v, out;
-  View lse;      // empty: not wanted
-  View weights;  // empty: not wanted; needs norms
-  View norms;    // (..., H, Lq, 2), float32 or float64: reference point and factor of a row,
-                 // weight = exp(score - point) * factor
-  View lo, hi;   // int32 (B, H, Lq), strides 0 where they broadcast; empty: [0, Lk)
-  View dense;    // bool (B, H, Lq, Lk), likewise; empty: none
-  View bias;     // any float type, (..., H, Lq, Lk), likewise; empty: none
+  View lse;             // empty: not wanted
+  View weights;         // empty: not wanted; needs norms
+  View norms;           // (..., H, Lq, 2), float32 or float64: reference point and factor of a row,
+                        // weight = exp(score - point) * factor
+  View lo, hi;          // int32 (B, H, Lq), strides 0 where they broadcast; empty: [0, Lk)
+  View gap_lo, gap_hi;  // likewise; empty: no row has a gap
+  View dense;           // bool (B, H, Lq, Lk), likewise; empty: none
+  View cells;           // the summary of dense, see mask.h; empty: none is known
+  View bias;            // any float type, (..., H, Lq, Lk), likewise; empty: none
   const double* alibi = nullptr;  // H slopes
   const double* sinks = nullptr;  // H logits
   double scale = 1.0;

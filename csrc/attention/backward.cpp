@@ -11,6 +11,7 @@
 #include "../base/arena.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
+#include "../mask/mask.h"
 #include "backward_plan.h"
 
 namespace tegula {
@@ -246,6 +247,8 @@ void sum_sinks(const AttentionGradArgs& a, int threads) {
 
 void attention_backward(const AttentionGradArgs& args, int threads) {
   AttentionGradArgs a = args;
+  TakenArena cells;
+  if (a.dense && !a.cells && a.heads * a.q_len > 0) a.cells = mask_cells(a.dense, cells, threads);
   if (a.dsinks != nullptr) std::fill(a.dsinks, a.dsinks + a.heads, 0.0);
   if (a.batch * a.key_heads == 0) return;
   if (a.heads == 0) a.heads = a.key_heads, a.q_len = 0;  // keys without a query

@@ -44,8 +44,7 @@ TEGULA_NOINLINE void add_queries_carefully(GradContext<T, F>& c,
   const int64_t stride = c.s.dim_stride;
   const auto* keys = c.s.key_rows + c.tile_key() * stride;
   for (int row = 0; row < block.rows; ++row) {
-    const KeyRange range = c.tile.local({static_cast<int32_t>(c.w.lo[block.slot + row]),
-                                         static_cast<int32_t>(c.w.hi[block.slot + row])});
+    const KeyRange range = row_in_tile(c, block, row);
     if (range.empty()) continue;
     for (int key = range.begin; key < range.end; ++key) {
       const bool seen = sees(c, block, row, key);
@@ -185,11 +184,12 @@ TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c, Group<typename F:
   for (KeyRange& range : group.ranges) range = {0, 0};
   if (!group.finite) __builtin_memset(c.s.hidden, 1, kGradientTile * kGradientRows<C>);
   for (int b = group.first; b < group.first + group.blocks; ++b) {
-    const Block<C>& block = c.w.blocks[b];
-    if (intersect(block.sight.some, c.tile.range()).empty()) {
+    const Block<C>* block_in_tile = in_tile(c, c.w.blocks[b]);
+    if (block_in_tile == nullptr) {
       group.mixed = true;
       continue;
     }
+    const Block<C>& block = *block_in_tile;
     seen = true;
     const int column = group.column_of(block);
     const bool whole = differentiate_block(c, group, block, c.a.softcap > 0);

@@ -31,15 +31,17 @@ TEGULA_NOINLINE void add_slopes(const AttentionGradArgs& g, const AttentionTask&
   c.enter_chunk(task.chunk_begin);
   bool packed = false;
   for (int b = 0; b < c.block_count; ++b) {
-    const Block<C>& block = c.w.blocks[b];
-    if (!c.sees_chunk(block)) continue;
+    const Block<C>& whole = c.w.blocks[b];
+    if (!c.sees_chunk(whole)) continue;
     if (!packed) c.pack_chunk();
     packed = true;
     c.pack_rows(b);
-    const int64_t first_row = c.unit_row(block) - task.row_begin;
+    const int64_t first_row = c.unit_row(whole) - task.row_begin;
     for (int32_t begin = 0; begin < c.chunk_count; begin += kGradientTile) {
       c.enter_chunk_tile(begin);
-      if (intersect(block.sight.some, c.tile.range()).empty()) continue;
+      const Block<C>* seen = in_tile(c, whole);
+      if (seen == nullptr) continue;
+      const Block<C>& block = *seen;
       Group<C> group;
       group.slot = block.slot;
       differentiate_block(c, group, block, false);

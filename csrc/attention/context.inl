@@ -37,7 +37,13 @@ struct Context {
   int block_count = 0;
   int64_t slots = 0;           // rows of all blocks, padded to whole vectors
   KeyRange sight{kNever, -1};  // what some row sees
+  KeyRange gap{kNever, -1};    // what no row sees between its two runs
   Tile<F> tile;
+  const bool gaps;      // some row may see two runs
+  bool gapped = false;  // in the tile, some row of the block in work does
+  // See in_tile.inl.
+  Block<C> block_in_tile;
+  uint32_t seen_cells;
   const T *key_base, *value_base;  // of the key/value head
 
   // Rows of the next task, sent for bit by bit.
@@ -56,7 +62,7 @@ struct Context {
   double to_natural;  // score * to_natural is the natural logarithm
 
   TEGULA_INLINE Context(const AttentionArgs& args, const AttentionTask& t, Pass p, void* memory)
-      : a(args), task(t), pass(p), w(args, t.row_end - t.row_begin, p, memory) {
+      : a(args), task(t), pass(p), w(args, t.row_end - t.row_begin, p, memory), gaps(args.gap_lo) {
     additive = a.bias || a.dense;
     natural = a.bias || a.softcap > 0 || a.alibi != nullptr;
     const double scale = a.softcap > 0 ? a.scale / a.softcap : a.scale;
@@ -100,8 +106,9 @@ struct Context {
         return *bounds.at<int32_t>(next.batch * bounds.stride[0] +
                                    next.first_head * bounds.stride[1] + row * bounds.stride[2]);
       };
-      const int32_t first = bound(a.lo, next.row_begin), last = bound(a.hi, next.row_end - 1);
-      keys = intersect(keys, {first, last});
+      // Of two runs, the second: the first is short, or has been read by others.
+      const int32_t first = bound(gaps ? a.gap_hi : a.lo, next.row_begin);
+      keys = intersect(keys, {first, bound(a.hi, next.row_end - 1)});
     }
     const int64_t group = a.heads / a.key_heads;
     if (next.batch == task.batch && next.first_head / group == task.first_head / group) {
@@ -142,9 +149,11 @@ struct Context {
   }
 
   TEGULA_INLINE Block<C>& open_block(Sight sight_of_all) {
-    Block<C>& block = w.blocks[block_count++];
+    Block<C>& block = w.blocks[block_count];
+    block.number = block_count++;
     block.slot = slots;
     block.rows = 0;
+    block.gap = {{kNever, -1}, {kNever, -1}};
     block.sight = sight_of_all;
     for (auto& lane : block.lanes) lane = sight_of_all;
     for (auto& group : block.groups) group = sight_of_all.some;
@@ -158,6 +167,7 @@ struct Context {
     slots = block.slot + block.width();
     for (int64_t slot = last + 1; slot < slots; ++slot) {
       w.lo[slot] = w.lo[last], w.hi[slot] = w.hi[last];
+      if (gaps) w.gap_lo[slot] = w.gap_lo[last], w.gap_hi[slot] = w.gap_hi[last];
       w.head[slot] = w.head[last], w.query[slot] = w.query[last];
     }
   }
@@ -193,17 +203,32 @@ struct Context {
            block.sight.some.end - block.sight.some.begin >= kLongKeys * block.rows;
   }
 
+  // Notes the gap of the block's next row. A row without keys has nothing against any gap.
+  TEGULA_INLINE void add_gap(Block<C>& block, int64_t slot, const RowKeys& keys) {
+    KeyRange range{kNever, -1};
+    if (keys.has_gap()) {
+      range = {static_cast<int32_t>(keys.gap_lo), static_cast<int32_t>(keys.gap_hi)};
+    }
+    w.gap_lo[slot] = range.begin, w.gap_hi[slot] = range.end;
+    if (block.rows == 0) block.gap = blind();
+    if (keys.empty()) return;
+    add_row(block.gap, range, range);
+    gap = intersect(gap, range);
+  }
+
   // Row by row from the mask's intervals.
   TEGULA_INLINE void cut_masked_rows(int64_t head, int64_t query) {
-    const int32_t* lows = a.lo.at<int32_t>(task.batch * a.lo.stride[0]);
-    const int32_t* highs = a.hi.at<int32_t>(task.batch * a.hi.stride[0]);
+    const auto bound = [&](const View& view) {
+      return *view.at<int32_t>(task.batch * view.stride[0] + head * view.stride[1] +
+                               query * view.stride[2]);
+    };
     Block<C>* block = nullptr;
+    if (gaps) gap = {-1, kNever};
     for (int64_t row = task.row_begin; row < task.row_end; ++row) {
-      int32_t lo = lows[head * a.lo.stride[1] + query * a.lo.stride[2]];
-      int32_t hi = highs[head * a.hi.stride[1] + query * a.hi.stride[2]];
-      if (lo < 0) lo = 0;
-      if (hi > a.k_len) hi = static_cast<int32_t>(a.k_len);
-      if (hi <= lo) lo = kNever, hi = -1;
+      const RowKeys keys = row_keys(bound(a.lo), bound(a.hi), gaps ? bound(a.gap_lo) : 0,
+                                    gaps ? bound(a.gap_hi) : 0, a.k_len);
+      int32_t lo = static_cast<int32_t>(keys.lo), hi = static_cast<int32_t>(keys.hi);
+      if (keys.empty()) lo = kNever, hi = -1;
       if (block == nullptr || block->rows == kBlockRows<C> ||
           (row != task.row_begin && rows_to_border(row) == kRowChunk<C>) ||
           (is_long(*block) && (lo >= block->sight.some.end || hi <= block->sight.some.begin))) {
@@ -213,13 +238,12 @@ struct Context {
       const int64_t slot = block->slot + block->rows;
       w.lo[slot] = lo, w.hi[slot] = hi;
       w.head[slot] = static_cast<Int<C>>(head), w.query[slot] = static_cast<Int<C>>(query);
-      add_row(block->sight, lo, hi);
-      add_row(block->lanes[block->rows / kLanes<C>], lo, hi);
-      KeyRange& group = block->groups[block->rows / kGroup<C>];
-      if (lo < group.begin) group.begin = lo;
-      if (hi > group.end) group.end = hi;
-      if (lo < sight.begin) sight.begin = lo;
-      if (hi > sight.end) sight.end = hi;
+      const KeyRange range{lo, hi};
+      add_row(block->sight, range, range);
+      add_row(block->lanes[block->rows / kLanes<C>], range, range);
+      widen(block->groups[block->rows / kGroup<C>], range);
+      widen(sight, range);
+      if (gaps) add_gap(*block, slot, keys);
       ++block->rows;
       if (++query == task.query_end) query = task.query_begin, ++head;
     }
@@ -351,6 +375,15 @@ struct Context {
     for (int64_t d = 0; d < view.size(0); d += kLine) {
       (void)*reinterpret_cast<const volatile char*>(row + d);
     }
+  }
+
+  // Whether some row of the block, of the task, sees one of these keys; at times true where
+  // none does.
+  TEGULA_INLINE bool sees_some(const Block<C>& block, KeyRange keys) const {
+    return !trimmed(intersect(block.sight.some, keys), block.gap.every).empty();
+  }
+  TEGULA_INLINE bool sees_some(KeyRange keys) const {
+    return !trimmed(intersect(sight, keys), gap).empty();
   }
 
   TEGULA_INLINE void enter_tile(int32_t begin) {

@@ -14,12 +14,13 @@ namespace {
 // Keys of the row that its interval and the dense mask both show.
 int64_t visible_keys(const AttentionArgs& a, const SeenRows& rows, int64_t batch, int64_t head,
                      int64_t query) {
-  if (!a.dense) return rows.count(query);
   const KeySpan keys = rows.span(query);
   const auto* row = a.dense.at<uint8_t>(batch * a.dense.stride[0] + head * a.dense.stride[1] +
                                         query * a.dense.stride[2]);
   int64_t count = 0;
-  for (int64_t key = keys.begin; key < keys.end; ++key) count += row[key * a.dense.stride[3]] != 0;
+  for (int64_t key = keys.begin; key < keys.end; ++key) {
+    if (row[key * a.dense.stride[3]] != 0) count += rows.count(query, {key, key + 1});
+  }
   return count;
 }
 
@@ -33,7 +34,7 @@ int64_t visible_pairs(const AttentionArgs& a) {
     for (int64_t head = 0; head < heads; ++head) {
       const SeenRows rows(a, batch, head);
       for (int64_t query = 0; query < a.q_len; ++query) {
-        pairs += visible_keys(a, rows, batch, head, query);
+        pairs += a.dense ? visible_keys(a, rows, batch, head, query) : rows.count(query);
       }
     }
   }
@@ -57,8 +58,11 @@ bool empty(const AttentionArgs& a) { return a.batch * a.heads * a.q_len == 0; }
 
 }  // namespace
 
-AttentionPlan explain_forward(const AttentionArgs& a, int threads) {
-  if (empty(a)) return {};
+AttentionPlan explain_forward(const AttentionArgs& args, int threads) {
+  if (empty(args)) return {};
+  AttentionArgs a = args;
+  TakenArena cells;
+  if (a.dense) a.cells = mask_cells(a.dense, cells, threads);
   threads = threads_for(attention_work(a), threads);
   const AttentionKernels& kernel = kernels().attention[static_cast<int>(a.q.dtype)];
   const ForwardPlan forward = plan_forward(a, kernel, threads, true);
@@ -71,8 +75,11 @@ AttentionPlan explain_forward(const AttentionArgs& a, int threads) {
   return plan;
 }
 
-AttentionPlan explain_backward(const AttentionGradArgs& a, int threads) {
-  if (empty(a)) return {};
+AttentionPlan explain_backward(const AttentionGradArgs& args, int threads) {
+  if (empty(args)) return {};
+  AttentionGradArgs a = args;
+  TakenArena cells;
+  if (a.dense) a.cells = mask_cells(a.dense, cells, threads);
   threads = threads_for(2.5 * attention_work(a), threads);
   const KernelTable& table = kernels();
   const auto type = static_cast<int>(a.q.dtype);

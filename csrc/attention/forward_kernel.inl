@@ -25,6 +25,53 @@ TEGULA_NOINLINE void attend_block(Context<T, F>& c, const Block<typename F::Comp
   add_values_block(c, block, whole);
 }
 
+// A run of cells that a dense mask shows, as a block of its own.
+template <class C>
+struct Part {
+  Block<C> block;
+  bool additive, hides;
+};
+
+// A block that sees only parts of the tile, of which block_in_tile holds all: products are
+// computed part by part, the softmax is one, with weights of zero between the parts.
+template <class T, class F>
+TEGULA_NOINLINE void attend_parts(Context<T, F>& c, const Block<typename F::Compute>& whole) {
+  using C = typename F::Compute;
+  constexpr int kN = kLanes<C>;
+  constexpr int kMostParts = (kKeyTile<F> / kCellKeys + 1) / 2;
+  const Block<C>& hull = c.block_in_tile;
+  Part<C> parts[kMostParts];
+  int count = 0;
+  for (int j = 0; j < hull.vectors(); ++j) {
+    store(c.w.tile_best + j * kN, broadcast(-kInfinity<C>));
+    const KeyRange range = quads_of(c, hull, j);
+    for (int key = range.begin; key < range.end; ++key) {
+      store(c.w.scores + key * hull.width() + j * kN, broadcast(-kInfinity<C>));
+    }
+  }
+  const int32_t step = kCellKeys;
+  int32_t begin = c.tile.begin;
+  for (uint32_t cells = c.seen_cells; cells != 0; ++count) {
+    const int hidden = __builtin_ctz(cells), seen = __builtin_ctz(~(cells >> hidden));
+    begin += hidden * step;
+    Part<C>& part = parts[count];
+    narrow(c, whole, {begin, begin + seen * step}, part.block);
+    if (c.additive) load_additive(c, part.block);
+    part.additive = c.additive, part.hides = c.tile.hides;
+    score_mixed_columns(c, part.block);
+    begin += seen * step;
+    cells >>= hidden;
+    cells >>= seen;
+  }
+  softmax_block(c, hull, false);
+  for (int i = 0; i < count; ++i) {
+    c.additive = parts[i].additive, c.tile.hides = parts[i].hides;
+    add_values_block(c, parts[i].block, false);
+    // What follows adds to sums that are relative to the new maximum.
+    fill(c.w.rescale, hull.width(), C(1));
+  }
+}
+
 template <class T, class F>
 TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
   using C = typename F::Compute;
@@ -37,10 +84,15 @@ TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
   for (int32_t begin = keys.begin / kKeyTile<F> * kKeyTile<F>; begin < keys.end;
        begin += kKeyTile<F>) {
     c.enter_tile(begin);
+    if (!c.sees_some(c.tile.range())) continue;
     for (int i = 0; i < c.block_count; ++i) {
-      const Block<C>& block = c.w.blocks[i];
-      if (intersect(block.sight.some, c.tile.range()).empty()) continue;
-      attend_block(c, block);
+      const Block<C>* block = in_tile(c, c.w.blocks[i]);
+      if (block == nullptr) continue;
+      if (c.a.cells && has_hole(c.seen_cells) && !block->few) {
+        attend_parts(c, c.w.blocks[i]);
+      } else {
+        attend_block(c, *block);
+      }
     }
   }
 }
@@ -138,7 +190,8 @@ void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, v
   }
   for (int b = 0; b < c.block_count; ++b) c.pack_queries(c.w.blocks[b]);
   const auto sees_chunk = [&](int64_t chunk) {
-    return c.sight.begin < (chunk + 1) * kKeyChunk && c.sight.end > chunk * kKeyChunk;
+    const int64_t end = smaller(a.k_len, (chunk + 1) * kKeyChunk);
+    return c.sees_some({static_cast<int32_t>(chunk * kKeyChunk), static_cast<int32_t>(end)});
   };
   if (task.partial != nullptr) {
     attend_chunk(c, task.chunk_begin);
@@ -193,10 +246,10 @@ void attention_count_task(const AttentionArgs& a, const AttentionTask& task, Til
   for (int64_t begin = 0; begin < a.k_len; begin += kKeyTile<F>) {
     c.enter_tile(static_cast<int32_t>(begin));
     for (int b = 0; b < c.block_count; ++b) {
-      const Block<C>& block = c.w.blocks[b];
-      if (intersect(block.sight.some, c.tile.range()).empty()) {
+      const Block<C>* block = in_tile(c, c.w.blocks[b]);
+      if (block == nullptr) {
         ++counts->skipped;
-      } else if (covers_tile(c, block) && !a.dense) {
+      } else if (covers_tile(c, *block) && !c.additive) {
         ++counts->full;
       } else {
         ++counts->mixed;

@@ -34,7 +34,7 @@ TEGULA_NOINLINE void add_scores(GradContext<T, F>& c, const Block<typename F::Co
     if (c.modified()) {
       score = with_options(c, score, at, c.w.additive + j * kN + key * width);
     }
-    score = visible_or(score, at);
+    score = c.gapped ? visible_or<true>(score, at) : visible_or<false>(score, at);
     store(scores + key * width, score);
     best = max_of(best, score);
   }
@@ -48,15 +48,18 @@ TEGULA_NOINLINE void add_scores(GradContext<T, F>& c, const Block<typename F::Co
 
 // The block's softmax over all keys that it sees, tile by tile.
 template <class T, class F>
-TEGULA_NOINLINE void measure_block(GradContext<T, F>& c, const Block<typename F::Compute>& block,
+TEGULA_NOINLINE void measure_block(GradContext<T, F>& c, const Block<typename F::Compute>& whole,
                                    Softmax<typename F::Compute>* softmax) {
   const Tile<F> before = c.tile;
-  const KeyRange some = block.sight.some;
+  const KeyRange some = whole.sight.some;
   for (int32_t begin = some.begin / kGradientTile * kGradientTile; begin < some.end;
        begin += kGradientTile) {
     c.tile = {};
     c.tile.begin = begin;
     c.tile.count = static_cast<int32_t>(smaller(kGradientTile, c.a.k_len - begin));
+    const auto* seen = in_tile(c, whole);
+    if (seen == nullptr) continue;
+    const auto& block = *seen;
     for (int32_t key = 0; key < c.tile.count; ++key) {
       pack_row<F>(c.key_row(key), c.a.k.step(0), c.a.dim, typename F::Compute(1),
                   c.s.measured_keys + key * c.w.packed_units);

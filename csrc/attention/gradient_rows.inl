@@ -306,7 +306,8 @@ struct GradContext : Context<T, F> {
 
   TEGULA_INLINE KeyRange chunk_range() const { return {chunk_begin, chunk_begin + chunk_count}; }
   TEGULA_INLINE bool sees_chunk(const Block<C>& block) const {
-    return !intersect(block.sight.some, chunk_range()).empty();
+    return this->sees_some(block, chunk_range()) &&
+           (!a.cells || shows_some(*this, block, chunk_range()));
   }
 
   // Stands on the tile that begins at key `begin` of the chunk.

@@ -62,6 +62,7 @@ TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::
   const C exponent = c.exponent;
   Place<C> at = rows_at(c, block.slot + j * kN);
   const bool modified = c.modified(), capped = c.a.softcap > 0;
+  constexpr int kGapped = 2;
   const auto weigh = [&](int begin, int end, auto masked) {
     for (int key = begin; key < end; ++key) {
       at.key = broadcast(static_cast<Int<C>>(c.tile.begin + key));
@@ -71,7 +72,7 @@ TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::
         score = with_options(c, score, at, additive + key * width, &tangent);
         if (capped) store(tangents + key * width, tangent);
       }
-      if constexpr (masked.value) score = visible_or(score, at);
+      if constexpr (masked.value) score = visible_or<masked.value == kGapped>(score, at);
       Vec<C> weight = probability<kLog2, F>(score, shift, rest, exponent);
       if constexpr (kFar) {  // a rest that is no small one goes first
         weight = split ? probability<kLog2, F>((score - shift) - rest, Vec<C>{}, Vec<C>{}, exponent)
@@ -83,9 +84,12 @@ TEGULA_NOINLINE void weigh_vector(GradContext<T, F>& c, const Block<typename F::
     }
   };
   if (clear.empty()) clear = {hull.end, hull.end};
-  weigh(hull.begin, clear.begin, Constant<1>{});
+  const auto weigh_masked = [&](int begin, int end) {
+    c.gapped ? weigh(begin, end, Constant<kGapped>{}) : weigh(begin, end, Constant<1>{});
+  };
+  weigh_masked(hull.begin, clear.begin);
   weigh(clear.begin, clear.end, Constant<0>{});
-  weigh(clear.end, hull.end, Constant<1>{});
+  weigh_masked(clear.end, hull.end);
 }
 
 // Keeps P in `undropped` and leaves 0 in the weights that dropout takes away.
@@ -154,7 +158,7 @@ TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F:
                      c.tile.count % kGroupRows == 0;
   const bool log2 = c.exponent == 1;
   const auto weigh =
-      c.s.far[&block - c.w.blocks]
+      c.s.far[block.number]
           ? (log2 ? weigh_vector<true, true, T, F> : weigh_vector<false, true, T, F>)
           : (log2 ? weigh_vector<true, false, T, F> : weigh_vector<false, false, T, F>);
   if (c.additive) load_additive(c, block);

@@ -1,6 +1,8 @@
 // The rows of a task: where they live, what they see, and their share of the scratch.
 #pragma once
 
+#include "../mask/mask.h"
+#include "../mask/row_keys.h"
 #include "attention.h"
 #include "pack.inl"
 
@@ -47,6 +49,20 @@ TEGULA_INLINE KeyRange intersect(KeyRange a, KeyRange b) {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }
 
+// `range` without `gap` where that reaches one of its ends; a gap in its middle stays.
+TEGULA_INLINE KeyRange trimmed(KeyRange range, KeyRange gap) {
+  if (gap.begin <= range.begin && gap.end > range.begin) range.begin = gap.end;
+  if (gap.end >= range.end && gap.begin < range.end) range.end = gap.begin;
+  return range;
+}
+
+// The longer of the two parts of `range` beside `gap`.
+TEGULA_INLINE KeyRange longest_beside(KeyRange range, KeyRange gap) {
+  if (intersect(range, gap).empty()) return range;
+  if (gap.begin - range.begin >= range.end - gap.end) return {range.begin, gap.begin};
+  return {gap.end, range.end};
+}
+
 // What some row of a set sees, and what every one of them sees.
 struct Sight {
   KeyRange some, every;
@@ -56,11 +72,14 @@ struct Sight {
 inline constexpr int32_t kNever = INT32_MAX;
 
 TEGULA_INLINE Sight blind() { return {{kNever, -1}, {-1, kNever}}; }
-TEGULA_INLINE void add_row(Sight& sight, int32_t lo, int32_t hi) {
-  if (lo < sight.some.begin) sight.some.begin = lo;
-  if (hi > sight.some.end) sight.some.end = hi;
-  if (lo > sight.every.begin) sight.every.begin = lo;
-  if (hi < sight.every.end) sight.every.end = hi;
+TEGULA_INLINE void widen(KeyRange& some, KeyRange range) {
+  if (range.begin < some.begin) some.begin = range.begin;
+  if (range.end > some.end) some.end = range.end;
+}
+TEGULA_INLINE void add_row(Sight& sight, KeyRange some, KeyRange every) {
+  widen(sight.some, some);
+  if (every.begin > sight.every.begin) sight.every.begin = every.begin;
+  if (every.end < sight.every.end) sight.every.end = every.end;
 }
 
 // Up to kBlockRows consecutive rows of a task.
@@ -68,7 +87,9 @@ template <class C>
 struct Block {
   int64_t slot;  // of the first row in the per-row arrays: a multiple of kLanes<C>
   int rows;
-  bool few;  // so few rows that keys lie in the lanes
+  int number;  // among the blocks of the task
+  bool few;    // so few rows that keys lie in the lanes
+  Sight gap;   // keys between the two runs of some row, and of every row
   Sight sight;
   Sight lanes[kBlockVectors];                  // of each vector of rows
   KeyRange groups[kBlockRows<C> / kGroup<C>];  // what some row of a group sees
@@ -110,7 +131,7 @@ struct Workspace : Memory {
   Unit* queries;                              // see pack_queries
   C *best, *total, *sum;                      // of the chunk: maximum, sum of weights, of values
   C *all_best, *all_total, *all_sum;          // of the chunks before
-  Int<C>*lo, *hi;                             // what it sees
+  Int<C>*lo, *hi, *gap_lo, *gap_hi;           // what it sees; the gap only where a mask has some
   Int<C>*head, *query;                        // where it stands
   UInt<C>*lead_low, *lead_high;               // for dropout: words of batch * H + head
   C* slope;                                   // ALiBi
@@ -140,6 +161,7 @@ struct Workspace : Memory {
     blocks = take<Block<C>>(block_limit);
     queries = take<Unit>(rows * packed_units);
     lo = take<Int<C>>(rows), hi = take<Int<C>>(rows);
+    gap_lo = take<Int<C>>(rows), gap_hi = take<Int<C>>(rows);
     head = take<Int<C>>(rows), query = take<Int<C>>(rows);
     lead_low = take<UInt<C>>(rows), lead_high = take<UInt<C>>(rows);
     slope = take<C>(rows);

@@ -5,7 +5,7 @@
 // in the lanes. A score is the same chain of operations in both.
 #pragma once
 
-#include "context.inl"
+#include "in_tile.inl"
 
 namespace tegula {
 namespace {
@@ -183,8 +183,8 @@ TEGULA_INLINE Vec<Int<C>> forbidden(const uint8_t* p, int64_t stride, int64_t co
   return __builtin_convertvector(bytes, Vec<Int<C>>) == Int<C>(0);
 }
 
-// Fills c.w.additive in the layout of the scores: the bias (of type T, null: none), and
-// -inf where the dense mask (null: none) says no.
+// Fills c.w.additive, for the keys that the block sees, in the layout of the scores: the bias (of
+// type T, null: none), and -inf where the dense mask (null: none) says no.
 template <class B, class T, class F>
 TEGULA_NOINLINE void fill_additive(Context<T, F>& c, const Block<typename F::Compute>& block) {
   using C = typename F::Compute;
@@ -212,6 +212,12 @@ TEGULA_NOINLINE void fill_additive(Context<T, F>& c, const Block<typename F::Com
     return terms;
   };
   const int width = block.width();
+  // In steps as large as any in which scores are looked at.
+  constexpr int kStep = 16;
+  static_assert(kStep % kN == 0 && kStep % kKeyQuad == 0 && kStep % kGroupRows == 0);
+  const KeyRange range = c.tile.local(block.sight.some);
+  const int begin = range.begin / kStep * kStep;
+  const int end = static_cast<int>(smaller(round_up(range.end, kStep), c.tile.count));
   for (int j = 0; j < block.vectors(); ++j) {
     int64_t bias_rows[kN] = {}, dense_rows[kN] = {};
     for (int i = 0; i < kN; ++i) {
@@ -219,7 +225,7 @@ TEGULA_NOINLINE void fill_additive(Context<T, F>& c, const Block<typename F::Com
       if (a.bias) bias_rows[i] = c.row_offset(a.bias, slot);
       if (a.dense) dense_rows[i] = c.row_offset(a.dense, slot);
     }
-    for (int key = 0; key < c.tile.count; key += kN) {
+    for (int key = begin; key < end; key += kN) {
       if (block.few) {
         for (int i = 0; i < kN && j * kN + i < block.rows; ++i) {
           store(c.w.additive + (j * kN + i) * kKeyTile<F> + key,
@@ -252,6 +258,7 @@ TEGULA_INLINE void load_additive(Context<T, F>& c, const Block<typename F::Compu
 template <class C>
 struct Place {
   Vec<Int<C>> key, lo, hi, query;
+  Vec<Int<C>> gap_lo, gap_hi;  // only where the task has gaps
   Vec<C> slope;
 };
 
@@ -261,6 +268,7 @@ TEGULA_INLINE Place<C> rows_at(Context<T, F>& c, int64_t slot) {
   Place<C> at;
   at.key = Vec<Int<C>>{};
   at.lo = load(c.w.lo + slot), at.hi = load(c.w.hi + slot);
+  at.gap_lo = load(c.w.gap_lo + slot), at.gap_hi = load(c.w.gap_hi + slot);
   at.query = load(c.w.query + slot);
   at.slope = load(c.w.slope + slot);
   return at;
@@ -272,6 +280,7 @@ TEGULA_INLINE Place<C> row_at(Context<T, F>& c, int64_t slot) {
   Place<C> at;
   at.key = Vec<Int<C>>{};
   at.lo = broadcast(c.w.lo[slot]), at.hi = broadcast(c.w.hi[slot]);
+  at.gap_lo = broadcast(c.w.gap_lo[slot]), at.gap_hi = broadcast(c.w.gap_hi[slot]);
   at.query = broadcast(c.w.query[slot]);
   at.slope = broadcast(c.w.slope[slot]);
   return at;
@@ -298,14 +307,17 @@ TEGULA_INLINE Vec<C> with_options(Context<T, F>& c, Vec<C> score, const Place<C>
   return score;
 }
 
-template <class C>
+// -inf instead of the score of a key that the row does not see. kGaps: rows may see two runs.
+template <bool kGaps, class C>
 TEGULA_INLINE Vec<C> visible_or(Vec<C> score, const Place<C>& at) {
-  return ((at.key >= at.lo) & (at.key < at.hi)) ? score : broadcast(-kInfinity<C>);
+  Vec<Int<C>> visible = (at.key >= at.lo) & (at.key < at.hi);
+  if constexpr (kGaps) visible &= (at.key < at.gap_lo) | (at.key >= at.gap_hi);
+  return visible ? score : broadcast(-kInfinity<C>);
 }
 
 // Options, masks and maxima of keys `range` (tile-relative) in row vector j; inside
-// `clear` every row sees every key.
-template <class T, class F>
+// `clear` every row sees every key. kGaps: rows may see two runs.
+template <bool kGaps, class T, class F>
 TEGULA_NOINLINE void finish_column(Context<T, F>& c, const Block<typename F::Compute>& block, int j,
                                    KeyRange range, KeyRange clear) {
   using C = typename F::Compute;
@@ -322,7 +334,7 @@ TEGULA_NOINLINE void finish_column(Context<T, F>& c, const Block<typename F::Com
       at.key = broadcast(static_cast<Int<C>>(c.tile.begin + key));
       Vec<C> score = load(scores + key * width);
       if (modified) score = with_options(c, score, at, additive + key * width);
-      score = visible_or(score, at);
+      score = visible_or<kGaps>(score, at);
       store(scores + key * width, score);
       best = max_of(best, score);
     }
@@ -361,7 +373,9 @@ TEGULA_NOINLINE void score_mixed_columns(Context<T, F>& c,
   multiply_ranges(c, score_product(c, block), block.vectors(), ranges);
   for (int j = 0; j < block.vectors(); ++j) {
     if (ranges[j].empty()) continue;
-    finish_column(c, block, j, ranges[j], intersect(c.tile.local(block.lanes[j].every), ranges[j]));
+    const KeyRange clear = intersect(c.tile.local(block.lanes[j].every), ranges[j]);
+    c.gapped ? finish_column<true>(c, block, j, ranges[j], clear)
+             : finish_column<false>(c, block, j, ranges[j], clear);
   }
 }
 
@@ -386,7 +400,7 @@ TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Co
     default: score_rows<4>(c, block, range);
   }
   const bool modified = c.modified();
-  for (int r = 0; r < block.rows; ++r) {
+  const auto finish_row = [&](int r, auto gaps) {
     Place<C> at = row_at(c, block.slot + r);
     Vec<C> best = broadcast(-kInfinity<C>);
     for (int key = range.begin; key < range.end; key += kLanes<C>) {
@@ -396,11 +410,14 @@ TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Co
       if (modified) {
         score = with_options(c, score, at, c.w.additive + r * kKeyTile<F> + key);
       }
-      score = visible_or(score, at);
+      score = visible_or<gaps.value>(score, at);
       store(scores, score);
       best = max_of(best, score);
     }
     c.w.tile_best[r] = max_across<C>(best);
+  };
+  for (int r = 0; r < block.rows; ++r) {
+    c.gapped ? finish_row(r, Constant<1>{}) : finish_row(r, Constant<0>{});
   }
 }
 

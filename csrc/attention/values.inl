@@ -127,10 +127,21 @@ TEGULA_INLINE bool sees(Context<T, F>& c, const Block<typename F::Compute>& bloc
   using C = typename F::Compute;
   const int64_t slot = block.slot + row;
   const int64_t at = c.tile.begin + key;
+  if (at < block.sight.some.begin || at >= block.sight.some.end) return false;
   if (at < c.w.lo[slot] || at >= c.w.hi[slot]) return false;
+  if (c.gaps && at >= c.w.gap_lo[slot] && at < c.w.gap_hi[slot]) return false;
   if (!c.additive) return true;
   const int64_t place = block.few ? row * kKeyTile<F> + key : key * block.width() + row;
   return c.w.additive[place] != -kInfinity<C>;
+}
+
+// The keys of the tile from the first to the last that the row sees, or some more of its group's.
+template <class T, class F>
+TEGULA_INLINE KeyRange row_in_tile(Context<T, F>& c, const Block<typename F::Compute>& block,
+                                   int row) {
+  const KeyRange range{static_cast<int32_t>(c.w.lo[block.slot + row]),
+                       static_cast<int32_t>(c.w.hi[block.slot + row])};
+  return c.tile.local(intersect(range, block.groups[row / kGroup<typename F::Compute>]));
 }
 
 // The rare case: a value at the boundary is NaN or infinite, and 0 times it would be
@@ -139,9 +150,7 @@ template <class T, class F>
 TEGULA_NOINLINE void add_values_carefully(Context<T, F>& c,
                                           const Block<typename F::Compute>& block) {
   for (int row = 0; row < block.rows; ++row) {
-    const KeyRange range =
-        units_of_keys<F>(c.tile.local({static_cast<int32_t>(c.w.lo[block.slot + row]),
-                                       static_cast<int32_t>(c.w.hi[block.slot + row])}));
+    const KeyRange range = units_of_keys<F>(row_in_tile(c, block, row));
     if (range.empty()) continue;
     for (int unit = range.begin; unit < range.end; ++unit) {
       int keep = 0;

@@ -28,9 +28,11 @@ void attention_weights_task(const AttentionArgs& a, const AttentionTask& task, v
   for (int32_t begin = c.sight.begin / kKeyTile<F> * kKeyTile<F>; begin < c.sight.end;
        begin += kKeyTile<F>) {
     c.enter_tile(begin);
+    if (!c.sees_some(c.tile.range())) continue;
     for (int b = 0; b < c.block_count; ++b) {
-      const Block<C>& block = c.w.blocks[b];
-      if (intersect(block.sight.some, c.tile.range()).empty()) continue;
+      const Block<C>* seen = in_tile(c, c.w.blocks[b]);
+      if (seen == nullptr) continue;
+      const Block<C>& block = *seen;
       score_block(c, block);
       for (int r = 0; r < block.rows; ++r) {
         const int64_t slot = block.slot + r;

@@ -14,6 +14,7 @@
 
 #include "../attention/attention.h"
 #include "arrays.h"
+#include "intervals.h"
 
 namespace tegula {
 
@@ -186,8 +187,9 @@ struct Call {
     pairs.shape[0] = a.batch, pairs.shape[1] = a.heads;
     pairs.shape[2] = a.q_len, pairs.shape[3] = a.k_len;
     if (!o.lo.is_none()) {
-      a.lo = spread(arrays.input(o.lo, "lo"), "lo", DType::kInt32, 3, pairs);
-      a.hi = spread(arrays.input(o.hi, "hi"), "hi", DType::kInt32, 3, pairs);
+      IntervalViews rows(arrays.input(o.lo, "lo"), arrays.input(o.hi, "hi"));
+      rows.spread_over(pairs);
+      a.lo = rows.lo, a.hi = rows.hi, a.gap_lo = rows.gap_lo, a.gap_hi = rows.gap_hi;
     }
     if (!o.dense.is_none()) {
       a.dense = spread(arrays.input(o.dense, "dense"), "dense", DType::kBool, 4, pairs);

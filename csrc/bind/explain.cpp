@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "arrays.h"
+#include "intervals.h"
 
 namespace tegula {
 namespace {
@@ -37,8 +38,9 @@ py::dict attention_plan(py::handle lo, py::handle hi, py::handle dense,
   a.v = nowhere(type, a.batch, a.key_heads, a.k_len, a.value_dim);
   View pairs = nowhere(DType::kBool, a.batch, a.heads, a.q_len, a.k_len);
   if (!lo.is_none()) {
-    a.lo = spread(arrays.input(lo, "lo"), "lo", DType::kInt32, 3, pairs);
-    a.hi = spread(arrays.input(hi, "hi"), "hi", DType::kInt32, 3, pairs);
+    IntervalViews rows(arrays.input(lo, "lo"), arrays.input(hi, "hi"));
+    rows.spread_over(pairs);
+    a.lo = rows.lo, a.hi = rows.hi, a.gap_lo = rows.gap_lo, a.gap_hi = rows.gap_hi;
   }
   if (!dense.is_none()) {
     a.dense = spread(arrays.input(dense, "dense"), "dense", DType::kBool, 4, pairs);

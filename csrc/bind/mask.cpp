@@ -1,6 +1,6 @@
 #include "../mask/mask.h"
 
-#include "arrays.h"
+#include "intervals.h"
 
 namespace tegula {
 namespace {
@@ -18,8 +18,9 @@ void fill(py::handle out, py::handle lo, py::handle hi, py::handle dense, int th
   }
   check_rank(given, "out");
   MaskFillArgs args;
-  args.lo = spread(arrays.input(lo, "lo"), "lo", DType::kInt32, 3, given);
-  args.hi = spread(arrays.input(hi, "hi"), "hi", DType::kInt32, 3, given);
+  IntervalViews rows(arrays.input(lo, "lo"), arrays.input(hi, "hi"));
+  rows.spread_over(given);
+  args.lo = rows.lo, args.hi = rows.hi, args.gap_lo = rows.gap_lo, args.gap_hi = rows.gap_hi;
   if (!dense.is_none()) {
     args.dense = spread(arrays.input(dense, "dense"), "dense", DType::kBool, 4, given);
   }
@@ -28,7 +29,8 @@ void fill(py::handle out, py::handle lo, py::handle hi, py::handle dense, int th
   mask_fill(args, threads);
 }
 
-bool scan(py::handle dense, py::handle lo, py::handle hi, int threads) {
+// How many runs some row has, 1 or 2, or 3 for more.
+int scan(py::handle dense, py::handle lo, py::handle hi, int threads) {
   Arrays arrays;
   MaskScanArgs args;
   args.dense = arrays.input(dense, "dense");
@@ -36,11 +38,13 @@ bool scan(py::handle dense, py::handle lo, py::handle hi, int threads) {
   if (args.dense.dtype != DType::kBool) {
     throw TypeError(message("dense must be bool, got ", name_of(args.dense.dtype)));
   }
-  const std::vector<int64_t> rows(args.dense.shape, args.dense.shape + 3);
-  args.lo = arrays.output(lo, "lo", DType::kInt32, rows);
-  args.hi = arrays.output(hi, "hi", DType::kInt32, rows);
+  const std::vector<int64_t> shape{2, args.dense.shape[0], args.dense.shape[1],
+                                   args.dense.shape[2]};
+  const IntervalViews rows(arrays.output(lo, "lo", DType::kInt32, shape),
+                           arrays.output(hi, "hi", DType::kInt32, shape));
+  args.lo = rows.lo, args.hi = rows.hi, args.gap_lo = rows.gap_lo, args.gap_hi = rows.gap_hi;
   GilRelease release;
-  return mask_scan(args, threads);
+  return static_cast<int>(mask_scan(args, threads)) + 1;
 }
 
 }  // namespace

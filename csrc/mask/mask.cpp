@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "../base/arena.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
 
@@ -35,13 +36,46 @@ void mask_fill(const MaskFillArgs& args, int threads) {
             [&](int64_t begin, int64_t end) { fill(args, begin, end, streaming); });
 }
 
-bool mask_scan(const MaskScanArgs& args, int threads) {
+MaskRuns mask_scan(const MaskScanArgs& args, int threads) {
   const auto scan = kernels().mask.scan;
-  std::atomic<bool> has_gap{false};
+  std::atomic<MaskRuns> most{MaskRuns::kOne};
   over_rows(args.dense, threads, [&](int64_t begin, int64_t end) {
-    if (scan(args, begin, end)) has_gap.store(true, std::memory_order_relaxed);
+    const MaskRuns found = scan(args, begin, end);
+    MaskRuns before = most.load(std::memory_order_relaxed);
+    while (before < found &&
+           !most.compare_exchange_weak(before, found, std::memory_order_relaxed)) {
+    }
   });
-  return has_gap.load(std::memory_order_relaxed);
+  return most.load(std::memory_order_relaxed);
+}
+
+View mask_cells(const View& dense, TakenArena& memory, int threads) {
+  MaskCellsArgs args{dense, {}};
+  for (int axis = 0; axis < 3; ++axis) {
+    if (args.dense.stride[axis] == 0) args.dense.shape[axis] = 1;
+  }
+  View& cells = args.cells;
+  cells.dtype = DType::kBool, cells.rank = 4;
+  const int64_t sizes[] = {1, 1, kCellQueries, kCellKeys};
+  int64_t count = 1;
+  for (int axis = 3; axis >= 0; --axis) {
+    cells.shape[axis] = (args.dense.shape[axis] + sizes[axis] - 1) / sizes[axis];
+    cells.stride[axis] = count;
+    count *= cells.shape[axis];
+  }
+  cells.data = memory.reserve(static_cast<size_t>(count));
+  const int64_t rows = cells.shape[0] * cells.shape[1] * cells.shape[2];
+  const int64_t row_bytes = std::max<int64_t>(1, kCellQueries * dense.shape[3]);
+  const int64_t piece = std::max<int64_t>(1, kTaskBytes / row_bytes);
+  const auto fill = kernels().mask.cells;
+  threads = threads_for(static_cast<double>(rows) * static_cast<double>(row_bytes), threads);
+  parallel_for((rows + piece - 1) / piece, threads, [&](int64_t index) {
+    fill(args, index * piece, std::min(rows, (index + 1) * piece));
+  });
+  for (int axis = 0; axis < 3; ++axis) {
+    if (cells.shape[axis] == 1) cells.stride[axis] = 0;
+  }
+  return cells;
 }
 
 }  // namespace tegula

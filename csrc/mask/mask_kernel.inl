@@ -1,9 +1,11 @@
 // The rows of mask.h. A row of out is three runs of equal elements - hidden, visible,
-// hidden - so that all but the two vectors on the borders are stores of a constant.
+// hidden - so that all but the two vectors on the borders are stores of a constant. A row with a
+// gap is two such rows.
 #pragma once
 
 #include "../simd/vec.h"
 #include "mask.h"
+#include "row_keys.h"
 
 namespace tegula {
 namespace {
@@ -143,30 +145,43 @@ void fill_mask_rows(const MaskFillArgs& a, int64_t begin, int64_t end, bool stre
   const int64_t n = a.out.shape[3];
   MaskRow row(a.out, begin);
   int8_t gathered[kGathered];
-  for (int64_t r = begin; r < end; ++r, row.next()) {
-    T* out = a.out.at<T>(row.offset(a.out));
-    int64_t lo = *a.lo.at<int32_t>(row.offset(a.lo));
-    int64_t hi = *a.hi.at<int32_t>(row.offset(a.hi));
-    lo = lo < 0 ? 0 : lo;
-    hi = hi > n ? n : hi;
-    if (hi <= lo) lo = hi = 0;
-    const int8_t* keys = a.dense ? a.dense.at<int8_t>(row.offset(a.dense)) : nullptr;
-    const int64_t key_stride = keys != nullptr ? a.dense.stride[3] : 0;
-    if (a.out.stride[3] != 1) {
-      fill.strided(out, a.out.stride[3], n, lo, hi, keys, key_stride);
+  const auto bound = [&](const View& view) { return *view.at<int32_t>(row.offset(view)); };
+  // Columns [from, to) of the row in work, which sees [lo, hi) of them.
+  const auto fill_columns = [&](int64_t from, int64_t to, int64_t lo, int64_t hi) {
+    const int64_t count = to - from, step = a.out.stride[3];
+    T* out = a.out.at<T>(row.offset(a.out)) + from * step;
+    const int64_t key_stride = a.dense ? a.dense.stride[3] : 0;
+    const int8_t* keys = nullptr;
+    if (a.dense) keys = a.dense.at<int8_t>(row.offset(a.dense)) + from * key_stride;
+    lo -= from, hi -= from;
+    if (step != 1) {
+      fill.strided(out, step, count, lo, hi, keys, key_stride);
     } else if (keys == nullptr) {
       // A vector on a row's border is stored both ways, which costs more than streaming
       // gains, unless borders are rare.
-      const bool whole = (reinterpret_cast<uintptr_t>(out) | n * sizeof(T)) % kVectorBytes == 0;
-      streaming && (whole || n >= 256 * fill.kN) ? fill.template runs<true>(out, n, lo, hi)
-                                                 : fill.template runs<false>(out, n, lo, hi);
+      const bool whole = (reinterpret_cast<uintptr_t>(out) | count * sizeof(T)) % kVectorBytes == 0;
+      streaming && (whole || n >= 256 * fill.kN) ? fill.template runs<true>(out, count, lo, hi)
+                                                 : fill.template runs<false>(out, count, lo, hi);
     } else {
-      const int64_t step = key_stride == 1 ? n : kGathered;
-      for (int64_t j = 0; j < n; j += step) {
-        const int64_t count = n - j < step ? n - j : step;
-        fill.dense(out + j, count, lo - j, hi - j, key_bytes(keys, key_stride, j, count, gathered));
+      const int64_t piece = key_stride == 1 ? count : kGathered;
+      for (int64_t j = 0; j < count; j += piece) {
+        const int64_t some = count - j < piece ? count - j : piece;
+        fill.dense(out + j, some, lo - j, hi - j, key_bytes(keys, key_stride, j, some, gathered));
       }
     }
+  };
+  for (int64_t r = begin; r < end; ++r, row.next()) {
+    const RowKeys keys = row_keys(bound(a.lo), bound(a.hi), a.gap_lo ? bound(a.gap_lo) : 0,
+                                  a.gap_lo ? bound(a.gap_hi) : 0, n);
+    if (!keys.has_gap()) {
+      fill_columns(0, n, keys.lo, keys.hi);
+      continue;
+    }
+    // Within the gap, on whole vectors where it holds one.
+    int64_t middle = (keys.gap_lo + fill.kN - 1) / fill.kN * fill.kN;
+    if (middle > keys.gap_hi) middle = keys.gap_lo;
+    fill_columns(0, middle, keys.lo, keys.gap_lo);
+    fill_columns(middle, n, keys.gap_hi, keys.hi);
   }
   if (streaming) stream_fence();
 }
@@ -247,33 +262,110 @@ TEGULA_INLINE int64_t find_end(const int8_t* p, int64_t n) {
   return 0;
 }
 
-bool mask_scan_rows(const MaskScanArgs& a, int64_t begin, int64_t end) {
+// The runs of one row: the first two, and where the last one ends.
+struct ScannedRow {
+  int32_t begins[2], ends[2];
+  int32_t end = 0;
+  int count = 0;  // more than two are not told apart
+
+  // Takes the next `n` keys, from `first` on.
+  TEGULA_INLINE void add(const int8_t* p, int64_t n, int64_t first) {
+    for (int64_t at = 0; at < n;) {
+      at += find_first<false>(p + at, n - at);
+      if (at == n) return;
+      const int32_t begin = static_cast<int32_t>(first + at);
+      const bool goes_on = count > 0 && begin == end;  // from the piece before
+      if (count + !goes_on > 2) {
+        count = 3;
+        end = static_cast<int32_t>(first + at + find_end(p + at, n - at));
+        return;
+      }
+      at += find_first<true>(p + at, n - at);
+      end = static_cast<int32_t>(first + at);
+      if (!goes_on) begins[count++] = begin;
+      ends[count - 1] = end;
+    }
+  }
+};
+
+MaskRuns mask_scan_rows(const MaskScanArgs& a, int64_t begin, int64_t end) {
   const int64_t n = a.dense.shape[3], stride = a.dense.stride[3];
   const int64_t step = stride == 1 ? n : kGathered;
   MaskRow row(a.dense, begin);
   int8_t gathered[kGathered];
-  bool has_gap = false;
+  int most = 1;
+  const auto note = [&](const View& view, int64_t value) {
+    *view.at<int32_t>(row.offset(view)) = static_cast<int32_t>(value);
+  };
   for (int64_t r = begin; r < end; ++r, row.next()) {
     const int8_t* keys = a.dense.at<int8_t>(row.offset(a.dense));
-    int64_t lo = n, hi = 0;
+    ScannedRow found;
     for (int64_t j = 0; j < n; j += step) {
       const int64_t count = n - j < step ? n - j : step;
-      const int8_t* p = key_bytes(keys, stride, j, count, gathered);
-      const int64_t first = find_first<false>(p, count);
-      if (first == count) continue;
-      const int64_t last = first + find_end(p + first, count - first);
-      has_gap |= find_first<true>(p + first, last - first) != last - first;
-      has_gap |= lo < n && j + first != hi;  // a run that stopped before this piece
-      lo = lo < n ? lo : j + first;
-      hi = j + last;
+      found.add(key_bytes(keys, stride, j, count, gathered), count, j);
     }
-    *a.lo.at<int32_t>(row.offset(a.lo)) = static_cast<int32_t>(lo);
-    *a.hi.at<int32_t>(row.offset(a.hi)) = static_cast<int32_t>(hi);
+    const bool gap = found.count > 1;
+    note(a.lo, found.count > 0 ? found.begins[0] : n);
+    note(a.hi, found.end);
+    note(a.gap_lo, gap ? found.ends[0] : found.end);
+    note(a.gap_hi, gap ? found.begins[1] : found.end);
+    most = found.count > most ? found.count : most;
   }
-  return has_gap;
+  return most == 1 ? MaskRuns::kOne : most == 2 ? MaskRuns::kTwo : MaskRuns::kMore;
 }
 
-constexpr MaskKernels mask_kernels() { return {mask_fill_rows, mask_scan_rows}; }
+// ---- cells ----
+
+// Takes the bytes of one row of a cell, `n` of them, into what has been seen of it.
+TEGULA_INLINE void add_to_cell(const int8_t* p, int64_t n, bool& any, bool& gap) {
+  static_assert(kCellKeys % kVectorBytes == 0);
+  if (n < kCellKeys) {
+    for (int64_t j = 0; j < n; ++j) (p[j] != 0 ? any : gap) = true;
+    return;
+  }
+  Vec<int8_t> seen{}, hidden{};
+  for (int64_t j = 0; j < kCellKeys; j += kVectorBytes) {
+    const Vec<int8_t> v = load_unaligned(p + j);
+    seen |= v;
+    hidden |= bits_as<int8_t>(v == 0);
+  }
+  any |= any_lane(seen);
+  gap |= any_lane(hidden);
+}
+
+void mask_cell_rows(const MaskCellsArgs& a, int64_t begin, int64_t end) {
+  static_assert(kGathered % kCellKeys == 0);
+  constexpr int64_t kCells = kGathered / kCellKeys;
+  const int64_t n = a.dense.shape[3], stride = a.dense.stride[3];
+  MaskRow row(a.cells, begin);
+  int8_t gathered[kGathered];
+  for (int64_t r = begin; r < end; ++r, row.next()) {
+    uint8_t* cells = a.cells.at<uint8_t>(r * a.cells.shape[3]);
+    const int64_t first = row.i * kCellQueries;
+    const int64_t rest = a.dense.shape[2] - first;
+    const int64_t queries = rest < kCellQueries ? rest : kCellQueries;
+    for (int64_t j = 0; j < n; j += kGathered) {
+      const int64_t count = n - j < kGathered ? n - j : kGathered;
+      bool any[kCells] = {}, gap[kCells] = {};
+      for (int64_t i = 0; i < queries; ++i) {
+        const int8_t* keys =
+            a.dense.at<int8_t>(row.b * a.dense.stride[0] + row.h * a.dense.stride[1] +
+                               (first + i) * a.dense.stride[2]);
+        const int8_t* p = key_bytes(keys, stride, j, count, gathered);
+        for (int64_t cell = 0; cell * kCellKeys < count; ++cell) {
+          const int64_t some = count - cell * kCellKeys;
+          add_to_cell(p + cell * kCellKeys, some < kCellKeys ? some : kCellKeys, any[cell],
+                      gap[cell]);
+        }
+      }
+      for (int64_t cell = 0; cell * kCellKeys < count; ++cell) {
+        cells[j / kCellKeys + cell] = !any[cell] ? kHidden : gap[cell] ? kMixed : kShown;
+      }
+    }
+  }
+}
+
+constexpr MaskKernels mask_kernels() { return {mask_fill_rows, mask_scan_rows, mask_cell_rows}; }
 
 }  // namespace
 }  // namespace tegula

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import checks
 from .masks import Mask, dense
+from .masks._runs import listed
 from .positions import positional_encoding
 
 __all__ = [
@@ -282,8 +283,9 @@ def mask_tiles(
 
     Notes
     -----
-    The tiles are found from the mask's intervals, in time O(q_len + number of tiles). A mask whose rows have gaps is
-    mixed wherever it is not skipped. The kernels choose the sizes of their tiles by instruction set and head size.
+    The tiles are found from the mask's intervals, in time O(q_len + number of tiles). A mask whose rows have
+    more than two runs of keys is mixed wherever it is not skipped. The kernels choose the sizes of their tiles by
+    instruction set and head size.
 
     Examples
     --------
@@ -294,8 +296,8 @@ def mask_tiles(
     q_tile, k_tile = (checks.integer(size, "tile") for size in (tile if isinstance(tile, tuple) else (tile, tile)))
     if min(q_tile, k_tile) < 1:
         raise ValueError(f"tile must be at least 1, got {tile}")
-    lo, hi, gaps = _rows_of(_mask(mask), q_len, k_len, batch, head)
-    kinds = _tile_kinds(lo, hi, k_len, q_tile, k_tile)
+    runs, gaps = _rows_of(_mask(mask), q_len, k_len, batch, head)
+    kinds = _tile_kinds(runs, k_len, q_tile, k_tile)
     if gaps:
         kinds[kinds == FULL] = MIXED
 
@@ -307,8 +309,9 @@ def mask_tiles(
     ax.imshow(kinds, cmap=ListedColormap(TILE_COLOURS), vmin=SKIPPED, vmax=FULL, interpolation="nearest", extent=reach)
     # Each row is a step one query high; rows without keys leave a gap.
     edges = np.arange(q_len + 1).repeat(2)[1:-1]
-    for bound in (lo, hi):
-        ax.plot(np.where(lo < hi, bound, np.nan).repeat(2), edges, color="#1a202c", linewidth=0.8)
+    for lo, hi in runs:
+        for bound in (lo, hi):
+            ax.plot(np.where(lo < hi, bound, np.nan).repeat(2), edges, color="#1a202c", linewidth=0.8)
     patches = [
         Patch(facecolor=colour, edgecolor="#a0aec0", label=f"{name}: {np.count_nonzero(kinds == kind)} tiles")
         for kind, (name, colour) in enumerate(zip(TILE_NAMES, TILE_COLOURS, strict=True))
@@ -433,19 +436,24 @@ def _entry(array: np.ndarray, batch: int, head: int) -> np.ndarray:
     return entry
 
 
-def _rows_of(mask: Mask, q_len: int, k_len: int, batch: int, head: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return the keys [lo, hi) of each query, both (q_len,), and whether a row may have gaps."""
+def _rows_of(
+    mask: Mask, q_len: int, k_len: int, batch: int, head: int
+) -> tuple[list[tuple[np.ndarray, np.ndarray]], bool]:
+    """Return the runs of keys [lo, hi) of each query, one or two, each (q_len,), and whether they say only a part."""
     if mask._readable:
         lo, hi, pairs = mask._of_lengths(q_len, k_len)
     else:
         lo, hi, pairs = mask._lower_torch(mask._batch, mask._heads, q_len, k_len, mask._device)
     shape = (mask._batch, mask._heads, q_len)
-    lo, hi = (_entry(np.broadcast_to(_numbers(bound), shape), batch, head) for bound in (lo, hi))
-    return lo, hi, pairs is not None
+    runs = [
+        tuple(_entry(np.broadcast_to(_numbers(bound), shape), batch, head) for bound in run) for run in listed(lo, hi)
+    ]
+    return [(first, last) for first, last in runs], pairs is not None
 
 
-def _tile_kinds(lo: np.ndarray, hi: np.ndarray, k_len: int, q_tile: int, k_tile: int) -> np.ndarray:
-    """Return what each tile is, (query tiles, key tiles), from the extremes of its rows' intervals."""
+def _tile_kinds(runs: list[tuple[np.ndarray, np.ndarray]], k_len: int, q_tile: int, k_tile: int) -> np.ndarray:
+    """Return what each tile is, (query tiles, key tiles), from the extremes of its rows' runs."""
+    lo, hi = runs[0][0], runs[-1][1]
     first = np.arange(0, len(lo), q_tile)
     begin = np.arange(0, k_len, k_tile)
     end = np.minimum(begin + k_tile, k_len)
@@ -457,7 +465,17 @@ def _tile_kinds(lo: np.ndarray, hi: np.ndarray, k_len: int, q_tile: int, k_tile:
         return extreme.reduceat(bound, first)[:, None]
 
     kinds[(of_tiles(np.maximum, lo) <= begin) & (end <= of_tiles(np.minimum, hi))] = FULL
-    # A row without keys reaches nowhere.
-    lo, hi = np.where(lo < hi, lo, k_len), np.where(lo < hi, hi, 0)
+    # A row without keys reaches nowhere, and has nothing against a gap.
+    none = lo >= hi
+    lo, hi = np.where(none, k_len, lo), np.where(none, 0, hi)
     kinds[(of_tiles(np.minimum, lo) >= end) | (of_tiles(np.maximum, hi) <= begin)] = SKIPPED
+    if len(runs) == 2:
+        gap_lo, gap_hi = runs[0][1], runs[1][0]
+        gap = gap_lo < gap_hi
+        met = (of_tiles(np.minimum, np.where(gap, gap_lo, k_len)) < end) & (
+            begin < of_tiles(np.maximum, np.where(gap, gap_hi, 0))
+        )
+        kinds[met & (kinds == FULL)] = MIXED
+        covered = of_tiles(np.maximum, np.where(none, 0, gap_lo)) <= begin
+        kinds[covered & (end <= of_tiles(np.minimum, np.where(none, k_len, gap_hi)))] = SKIPPED
     return kinds

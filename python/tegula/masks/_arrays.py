@@ -31,6 +31,12 @@ class NumPy:
     maximum = staticmethod(np.maximum)
     minimum = staticmethod(np.minimum)
     arange = staticmethod(np.arange)
+    take = staticmethod(np.take)
+
+    @staticmethod
+    def stack(bounds: list[Rows]) -> Rows:
+        """(n, B, H, Lq), of n arrays that broadcast to (B, H, Lq)."""
+        return np.stack(np.broadcast_arrays(*bounds))
 
     @staticmethod
     def lowered(mask: Any, batch: int, heads: int, q_len: int, k_len: int) -> Any:

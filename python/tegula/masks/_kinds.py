@@ -1,4 +1,4 @@
-"""Masks that are rules on numbers: full, causal, window, sliding, chunked, prefix."""
+"""Masks that are rules on numbers: full, causal, window, sliding, chunked, prefix, global tokens."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ..checks import flag
 from ._inputs import count_of, lengths_of, offset_of
 from ._mask import Mask, common
+from ._runs import joined
 
 ALIGNMENTS = ("bottom_right", "top_left")
 
@@ -61,12 +63,16 @@ class Full(Mask):
 
 
 class Window(Aligned):
-    """i + shift - left <= j <= i + shift + right; None is unlimited. Causal is a window: (None, 0)."""
+    """i + shift - left <= j <= i + shift + right; None is unlimited. Causal is a window: (None, 0).
 
-    __slots__ = ("_left", "_right")
+    Of the keys up to its right end, a row sees the first `sinks` too.
+    """
+
+    __slots__ = ("_left", "_right", "_sinks")
 
     _left: int | None
     _right: int | None
+    _sinks: int
 
     def __init__(
         self,
@@ -76,19 +82,22 @@ class Window(Aligned):
         offset: Any,
         name: str,
         *arguments: int | None,
+        sinks: int = 0,
     ) -> None:
         batch = self._set_alignment(align, offset)
-        self._begin(name, *arguments, align=align, offset=self._offset, batch=batch, given=(offset,))
-        self._set(_left=left, _right=right)
+        options = {"align": align, "offset": self._offset, "sinks": sinks or None}
+        self._begin(name, *arguments, **options, batch=batch, given=(offset,))
+        self._set(_left=left, _right=right, _sinks=sinks)
 
     def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
         shift = self._shift(q_len, k_len)
         left, right = self._left, self._right
-        return (
-            on.constant(0) if left is None else on.ramp(shift - left, q_len, k_len),
-            on.constant(k_len) if right is None else on.ramp(shift + right + 1, q_len, k_len),
-            None,
-        )
+        lo = on.constant(0) if left is None else on.ramp(shift - left, q_len, k_len)
+        hi = on.constant(k_len) if right is None else on.ramp(shift + right + 1, q_len, k_len)
+        if self._sinks:
+            sinks = on.constant(0), on.minimum(hi, on.constant(min(self._sinks, k_len)))
+            lo, hi = joined(on, sinks, (lo, hi), k_len)
+        return lo, hi, None
 
 
 class Chunked(Aligned):
@@ -137,6 +146,37 @@ class Prefix(Aligned):
         if math.prod(self._lengths.shape) in (1, batch):
             return super()._batch_error(batch)
         return f"lengths has shape {tuple(self._lengths.shape)}, expected one entry for each of {batch} batch entries"
+
+
+class GlobalTokens(Aligned):
+    """The first keys for every query, and every key for the queries that stand there."""
+
+    __slots__ = ("_count", "_queries")
+
+    _count: Any  # (B,) or fewer axes
+    _queries: bool
+
+    def __init__(self, count: Any, queries: bool, align: str | None, offset: Any) -> None:
+        batch = self._set_alignment(align, offset)
+        self._set(_count=lengths_of(count, "count"), _queries=flag(queries, "queries"))
+        batch = common([("count", math.prod(self._count.shape)), ("offset", batch)], "batch entries")
+        options = {"queries": None if queries else False, "align": align, "offset": self._offset}
+        self._begin("global_tokens", self._count, **options, batch=batch, given=(count, offset))
+
+    def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
+        count = on.lengths(self._count, "count", k_len, "k_len")
+        if not self._queries:
+            return on.constant(0), count, None
+        place = on.ramp(self._shift(q_len, k_len) + 1, q_len, k_len)  # counted from 1
+        return on.constant(0), on.where((place > 0) & (place <= count), on.constant(k_len), count), None
+
+    def _reach(self) -> int:
+        return max(super()._reach(), 2 * int(self._count.max(initial=0)))
+
+    def _batch_error(self, batch: int) -> str:
+        if math.prod(self._count.shape) in (1, batch):
+            return super()._batch_error(batch)
+        return f"count has shape {tuple(self._count.shape)}, expected one entry for each of {batch} batch entries"
 
 
 # Masks without arguments are the same object each time, which keeps its last result.
@@ -235,7 +275,7 @@ def window(
     return Window(*counts, align, offset, "window", *counts)
 
 
-def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:
+def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = None, *, sinks: int = 0) -> Mask:
     """Return the causal sliding window: a query sees the last `size` keys, itself included.
 
     The same as ``causal() & window(size - 1, 0)``.
@@ -246,6 +286,10 @@ def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = 
         At least 1.
     align, offset
         As in `causal`.
+    sinks : int, optional
+        Attention sinks (StreamingLLM, arXiv:2309.17453): the first `sinks` keys stay visible to every
+        query from their own position on, however far the window has moved. Two runs of keys a row: the
+        keys between them cost nothing. (Sinks that are learned logits are an argument of `tegula.attention`.)
 
     Returns
     -------
@@ -255,7 +299,7 @@ def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = 
     Raises
     ------
     ValueError
-        For a size below 1, and as in `causal`.
+        For a size below 1, a negative number of sinks, and as in `causal`.
 
     Examples
     --------
@@ -264,12 +308,20 @@ def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = 
     array([[1, 0, 0],
            [1, 1, 0],
            [0, 1, 1]])
+    >>> masks.sliding(2, sinks=1).dense(5, 5).astype(int)
+    array([[1, 0, 0, 0, 0],
+           [1, 1, 0, 0, 0],
+           [1, 1, 1, 0, 0],
+           [1, 0, 1, 1, 0],
+           [1, 0, 0, 1, 1]])
     """
     if size is None:
         raise TypeError("size must be an integer, got None; causal() has no limit")
     count = count_of(size, "size", least=1)
     assert count is not None
-    return Window(count - 1, 0, align, offset, "sliding", count)
+    if sinks is None:
+        raise TypeError("sinks must be an integer, got None; 0 is none")
+    return Window(count - 1, 0, align, offset, "sliding", count, sinks=count_of(sinks, "sinks") or 0)
 
 
 def chunked(size: int, align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:
@@ -341,3 +393,47 @@ def prefix(lengths: npt.ArrayLike, align: str | None = None, offset: npt.ArrayLi
            [1, 1, 1, 1]])
     """
     return Prefix(lengths, align, offset)
+
+
+def global_tokens(
+    count: npt.ArrayLike,
+    align: str | None = None,
+    offset: npt.ArrayLike | None = None,
+    *,
+    queries: bool = True,
+) -> Mask:
+    """Return the mask of global tokens: every query sees the first keys, and they see every key.
+
+    Together with a window, it is the mask of Longformer (arXiv:2004.05150) and of the like:
+    ``window(256, 256) | global_tokens(4)``, with two runs of keys a row.
+
+    Parameters
+    ----------
+    count : int or integer array of shape (B,)
+        Tokens ``j < count[b]`` of batch entry b are global.
+    align, offset
+        As in `causal`: query i is the token i + shift.
+    queries : bool, optional
+        False: only the keys are global, and no alignment is needed.
+
+    Returns
+    -------
+    Mask
+        True = may attend.
+
+    Raises
+    ------
+    ValueError
+        For a count outside [0, k_len], and as in `causal`.
+
+    Examples
+    --------
+    >>> from tegula import masks
+    >>> (masks.window(1, 1) | masks.global_tokens(1)).dense(5, 5).astype(int)
+    array([[1, 1, 1, 1, 1],
+           [1, 1, 1, 0, 0],
+           [1, 1, 1, 1, 0],
+           [1, 0, 1, 1, 1],
+           [1, 0, 0, 1, 1]])
+    """
+    return GlobalTokens(count, queries, align, offset)

@@ -1,4 +1,4 @@
-"""The mask object: what every kind shares, and the intersection of several."""
+"""The mask object: what every kind shares."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .. import checks
 from . import _native, _picture
 from ._arrays import NUMPY, Rows
 from ._inputs import Bools, frozen, is_tensor, length_of, opened
+from ._runs import hull
 
 Lowered: TypeAlias = "tuple[Rows, Rows, Bools | None]"
 
@@ -18,12 +19,11 @@ Lowered: TypeAlias = "tuple[Rows, Rows, Bools | None]"
 class Mask:
     """Which keys a query may see. True means "may attend".
 
-    Made by the functions of `tegula.masks`, combined with ``&``, never changed. A mask knows its rule,
-    not its size: the lengths come with each call.
+    Made by the functions of `tegula.masks`, combined with ``&`` (what both show) and ``|`` (what either
+    shows), never changed. A mask knows its rule, not its size: the lengths come with each call.
 
-    Every mask is, per query row, ONE half-open interval of keys, and an intersection of intervals is
-    an interval again: memory is proportional to the length, not to its square. A mask whose rows are
-    not intervals adds a bool array.
+    Every mask is, per query row, one half-open interval of keys, or two: memory is proportional to the
+    length, not to its square. A mask that has rows of more than two runs of keys adds a bool array.
 
     Examples
     --------
@@ -109,8 +109,9 @@ class Mask:
         """The normal form: (lo, hi, dense).
 
         lo, hi: int32, rank 3, broadcastable to (batch, heads, q_len), both in [0, k_len]; a row
-        without keys has hi <= lo. dense: None, or bool of rank 4, broadcastable to (batch, heads,
-        q_len, k_len); a key is visible when it lies in the interval AND dense says so.
+        without keys has hi <= lo. Or rank 4, for two runs of keys, see `_runs`. dense: None, or bool
+        of rank 4, broadcastable to (batch, heads, q_len, k_len); a key is visible when it lies in an
+        interval AND dense says so.
         ValueError when an array that the mask holds does not fit. The last result is kept: nobody
         may write to it.
         """
@@ -136,7 +137,7 @@ class Mask:
     # -- for everybody --------------------------------------------------------------------------
 
     def intervals(self, q_len: int, k_len: int) -> tuple[Any, Any]:
-        """Return the normal form: the keys [lo, hi) of each query row.
+        """Return where the keys of each query row begin and end: [lo, hi).
 
         Parameters
         ----------
@@ -148,7 +149,7 @@ class Mask:
         lo, hi : ndarray of int32, read-only
             Broadcastable to (B, H, q_len), with size 1 where the mask is the same along an axis. A row
             without any key has ``hi <= lo``. When the visible keys of a row are not consecutive, its
-            interval reaches from the first to the last of them.
+            interval reaches from the first to the last of them; `runs` tells two runs apart.
 
         Raises
         ------
@@ -167,6 +168,43 @@ class Mask:
 
             return _torch.intervals(self, q_len, k_len)
         lo, hi, _ = self._of_lengths(q_len, k_len)
+        lo, hi = hull(NUMPY, lo, hi)
+        return frozen(lo.view()), frozen(hi.view())
+
+    def runs(self, q_len: int, k_len: int) -> tuple[Any, Any]:
+        """Return the normal form: the runs [lo, hi) of consecutive keys that each query row sees.
+
+        Parameters
+        ----------
+        q_len, k_len : int
+            Number of queries and keys.
+
+        Returns
+        -------
+        lo, hi : ndarray of int32, read-only
+            Shape (runs, B, H, q_len), with one run, or two that follow each other, and size 1 where
+            the mask is the same along an axis. A row that has no such run has ``hi <= lo``. A row that
+            would need more than two shows one, from its first key to its last: what it sees between
+            them only `dense` says.
+
+        Examples
+        --------
+        >>> from tegula import masks
+        >>> lo, hi = masks.sliding(2, sinks=1).runs(5, 5)
+        >>> lo[:, 0, 0]
+        array([[0, 0, 0, 0, 0],
+               [1, 2, 3, 2, 3]], dtype=int32)
+        >>> hi[:, 0, 0]
+        array([[1, 2, 3, 1, 1],
+               [1, 2, 3, 4, 5]], dtype=int32)
+        """
+        if self._device is not None:
+            from . import _torch
+
+            return _torch.runs(self, q_len, k_len)
+        lo, hi, _ = self._of_lengths(q_len, k_len)
+        if lo.ndim == 3:
+            lo, hi = lo[None], hi[None]
         return frozen(lo.view()), frozen(hi.view())
 
     def dense(self, q_len: int, k_len: int) -> Any:
@@ -245,7 +283,7 @@ class Mask:
         if dense is not None:
             return int(np.count_nonzero(self.dense(q_len, k_len)))
         counts = np.maximum(np.subtract(hi, lo, dtype=np.int64), 0)
-        rows = self._batch * self._heads * q_len
+        rows = self._batch * self._heads * q_len * (2 if counts.ndim == 4 else 1)
         return int(counts.sum()) * (rows // counts.size) if counts.size else 0
 
     def _of_lengths(self, q_len: int, k_len: int) -> Lowered:
@@ -256,14 +294,17 @@ class Mask:
         return pair if self._batch == self._heads == 1 else (self._batch, self._heads, *pair)
 
     def __and__(self, other: Any) -> Mask:
-        if not isinstance(other, Mask):
-            from ._dense import Dense, check_is_bool
+        from ._combined import And
 
-            other = Dense(check_is_bool(other))
         return And((self, other))
 
-    def __rand__(self, other: Any) -> Mask:
-        return self.__and__(other)
+    def __or__(self, other: Any) -> Mask:
+        from ._combined import Or
+
+        return Or((self, other))
+
+    __rand__ = __and__
+    __ror__ = __or__
 
     def __repr__(self) -> str:
         name, arguments, options = self._written
@@ -300,51 +341,6 @@ class Mask:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set(**state)
-
-
-class And(Mask):
-    """What every one of several masks shows."""
-
-    __slots__ = ("_parts",)
-
-    _parts: tuple[Mask, ...]
-
-    def __init__(self, masks: Iterable[Mask]) -> None:
-        parts = tuple(p for m in masks for p in (m._parts if isinstance(m, And) else (m,)))
-        self._begin(
-            "and",
-            batch=common([(p, p._batch) for p in parts], "batch entries"),
-            heads=common([(p, p._heads) for p in parts], "heads"),
-        )
-        self._set(
-            _parts=parts,
-            _device=next((p._device for p in parts if p._device is not None), None),
-            _readable=all(p._readable for p in parts),
-        )
-
-    def _fitted(self, on: Any, batch: int, heads: int, q_len: int, k_len: int) -> Any:
-        lo, hi, dense = on.lowered(self._parts[0], batch, heads, q_len, k_len)
-        for part in self._parts[1:]:
-            part_lo, part_hi, part_dense = on.lowered(part, batch, heads, q_len, k_len)
-            lo, hi = on.maximum(lo, part_lo), on.minimum(hi, part_hi)
-            if dense is None:
-                dense = part_dense
-            elif part_dense is not None:
-                dense = dense & part_dense
-        return lo, hi, dense
-
-    def __repr__(self) -> str:
-        return " & ".join(map(repr, self._parts))
-
-    def _sizes(self) -> tuple[int | None, int | None]:
-        sizes = [p._sizes() for p in self._parts]
-        return (
-            next((q for q, _ in sizes if q is not None), None),
-            next((k for _, k in sizes if k is not None), None),
-        )
-
-    def _reach(self) -> int:
-        return max(p._reach() for p in self._parts)
 
 
 def common(counts: Iterable[tuple[Any, int]], what: str) -> int:

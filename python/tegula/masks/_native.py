@@ -13,18 +13,21 @@ from ._inputs import is_tensor
 
 
 def scan(array: Any) -> tuple[Any, Any, bool]:
-    """Find where the True of each row of (B, H, Lq, Lk) begin and end, and whether any row has gaps.
+    """Find the runs of True in each row of (B, H, Lq, Lk), and whether any row has more than two.
 
-    A row without True has lo = Lk and hi = 0.
+    lo and hi as in `_runs`; with more than two, where the True begin and end. A row without True has
+    lo = Lk and hi = 0.
     """
     if is_tensor(array):
         from . import _torch
 
         return _torch.scan(array)
-    lo = np.empty(array.shape[:-1], np.int32)
-    hi = np.empty(array.shape[:-1], np.int32)
-    irregular: bool = _core.mask_scan(array, lo, hi)
-    return lo, hi, irregular
+    lo = np.empty((2, *array.shape[:-1]), np.int32)
+    hi = np.empty((2, *array.shape[:-1]), np.int32)
+    count = _core.mask_scan(array, lo, hi)
+    if count != 2:
+        lo, hi = lo[0].copy(), hi[1].copy()
+    return lo, hi, count > 2
 
 
 def fill(out: Any, lo: Any, hi: Any, dense: Any) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ._runs import listed
+
 if TYPE_CHECKING:
     from ._mask import Mask
 
@@ -75,13 +77,13 @@ def stretches(
         picked: np.ndarray = array[index]
         return picked
 
-    first, last = int(pick(lo)), int(pick(hi))
-    if first >= last:
-        return []
-    if dense is None:
-        return [(first, last)]
+    runs = [(int(pick(first)), int(pick(last))) for first, last in listed(lo, hi)]
+    runs = [(first, last) for first, last in runs if first < last]
+    if dense is None or not runs:
+        return runs
     # Where a row of 0 and 1, with 0 on both sides, changes.
-    padded = np.zeros(last - first + 2, np.int8)
-    padded[1:-1] = pick(dense)[first:last]
-    borders = np.flatnonzero(np.diff(padded)) + first
+    padded = np.zeros(dense.shape[-1] + 2, np.int8)
+    for first, last in runs:
+        padded[first + 1 : last + 1] = pick(dense)[first:last]
+    borders = np.flatnonzero(np.diff(padded))
     return list(zip(borders[::2].tolist(), borders[1::2].tolist(), strict=True))

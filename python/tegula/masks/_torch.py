@@ -22,6 +22,7 @@ from ._documents import Inside, Places
 from ._inputs import borders_of, length_of
 from ._mask import Mask
 from ._padding import positions as positions_of_arrays
+from ._runs import hull, visible
 
 NAMES = ("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64")
 INTEGERS = {getattr(torch, name) for name in NAMES if hasattr(torch, name)}
@@ -141,6 +142,14 @@ class Torch:
     maximum = staticmethod(torch.maximum)
     minimum = staticmethod(torch.minimum)
 
+    @staticmethod
+    def take(array: Tensor, places: Tensor, axis: int) -> Tensor:
+        return array.index_select(axis, places)
+
+    @staticmethod
+    def stack(bounds: list[Tensor]) -> Tensor:
+        return torch.stack(torch.broadcast_tensors(*bounds))
+
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
@@ -208,7 +217,7 @@ def handed(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
 
 
 def scan(array: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """See `_native.scan`. Whether rows have gaps cannot be told."""
+    """See `_native.scan`. How many runs the rows have cannot be told."""
     k_len = array.shape[-1]
     if k_len == 0:
         none = torch.zeros(array.shape[:-1], dtype=torch.int32, device=array.device)
@@ -257,7 +266,14 @@ def lengths(q_len: Any, k_len: Any) -> Any:
 def intervals(mask: Mask, q_len: int, k_len: int) -> tuple[Tensor, Tensor]:
     q_len, k_len = lengths(q_len, k_len)
     lo, hi, _ = lower(mask, mask._batch, mask._heads, q_len, k_len, mask._device)
+    lo, hi = hull(Torch, lo, hi)
     return lo.clone(), hi.clone()
+
+
+def runs(mask: Mask, q_len: int, k_len: int) -> tuple[Tensor, Tensor]:
+    q_len, k_len = lengths(q_len, k_len)
+    lo, hi, _ = lower(mask, mask._batch, mask._heads, q_len, k_len, mask._device)
+    return (lo[None], hi[None]) if lo.ndim == 3 else (lo, hi)
 
 
 def dense(mask: Mask, q_len: int, k_len: int) -> Tensor:
@@ -268,11 +284,10 @@ def dense(mask: Mask, q_len: int, k_len: int) -> Tensor:
             out = torch.empty(mask._shape(q_len, k_len), dtype=torch.bool)
             _native.fill(out, lo, hi, pairs)
         return out
-    key = torch.arange(k_len, device=mask._device)
-    visible = (key >= lo[..., None]) & (key < hi[..., None])
+    shown = visible(Torch(mask._device), lo, hi, k_len)
     if pairs is not None:
-        visible = visible & pairs
-    each: Tensor = visible.expand(mask._batch, mask._heads, q_len, k_len).contiguous()
+        shown = shown & pairs
+    each: Tensor = shown.expand(mask._batch, mask._heads, q_len, k_len).contiguous()
     return each[0, 0] if mask._batch == 1 and mask._heads == 1 else each
 
 
@@ -286,8 +301,8 @@ def additive(mask: Mask, q_len: int, k_len: int, dtype: Any) -> Tensor:
             out = torch.empty(mask._shape(q_len, k_len), dtype=found)
             _native.fill(out, *lower(mask, mask._batch, mask._heads, q_len, k_len, mask._device))
         return out
-    visible = dense(mask, q_len, k_len)
-    return torch.zeros(visible.shape, dtype=found, device=visible.device).masked_fill(~visible, -torch.inf)
+    shown = dense(mask, q_len, k_len)
+    return torch.zeros(shown.shape, dtype=found, device=shown.device).masked_fill(~shown, -torch.inf)
 
 
 def area(mask: Mask, q_len: int, k_len: int) -> Tensor:
@@ -296,7 +311,7 @@ def area(mask: Mask, q_len: int, k_len: int) -> Tensor:
     if pairs is not None:
         return dense(mask, q_len, k_len).sum()
     counts = (hi.to(torch.int64) - lo).clamp(min=0)
-    total: Tensor = counts.expand(mask._batch, mask._heads, q_len).sum()
+    total: Tensor = counts.expand(*counts.shape[:-3], mask._batch, mask._heads, q_len).sum()
     return total
 
 

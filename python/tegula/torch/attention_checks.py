@@ -58,9 +58,13 @@ def check_attention(
             f"q has {heads} heads, which is not a multiple of the {key_heads} heads of k and v "
             f"(shapes {shape_text(q)} and {shape_text(k)})"
         )
+    if lo is not None and hi is not None and lo.dim() != hi.dim():
+        raise ValueError(f"lo has shape {shape_text(lo)} but hi has shape {shape_text(hi)}: the number of axes differs")
     for name, rows in (("lo", lo), ("hi", hi)):
+        if rows is not None and rows.dim() == 4 and rows.shape[0] != 2:
+            raise ValueError(f"{name} has shape {shape_text(rows)}; its first axis must be 2")
         if rows is not None:
-            check_fits(name, rows, torch.int32, (batch, heads, q_len), k_len)
+            check_fits(name, rows[0] if rows.dim() == 4 else rows, torch.int32, (batch, heads, q_len), k_len)
     if dense is not None:
         check_fits("dense", dense, torch.bool, (batch, heads, q_len, k_len), k_len)
     if bias is not None:

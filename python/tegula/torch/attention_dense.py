@@ -45,6 +45,8 @@ class Inputs:
         if self.lo is not None and self.hi is not None:
             keys = torch.arange(k_len, dtype=torch.int32)
             seen = (keys >= self.lo[..., None]) & (keys < self.hi[..., None])
+            if self.lo.dim() == 4:  # two runs of keys
+                seen = seen[0] | seen[1]
         if self.dense is not None:
             seen = seen & self.dense
         return seen.expand(batch, heads, q_len, k_len).reshape(*q.shape[:-1], k_len)

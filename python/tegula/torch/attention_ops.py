@@ -1,11 +1,11 @@
 """Attention's operators: schemas, kernels and fake kernels.
 
 In every operator q is (..., H, Lq, D), k (..., G, Lk, D), v (..., G, Lk, Dv); B is the product of the
-leading axes. lo, hi: int32, broadcastable to (B, H, Lq); dense: bool, broadcastable to (B, H, Lq, Lk);
-bias: broadcastable to (..., H, Lq, Lk); alibi, sinks: (H,); seed: one int64, the two's complement of a
-seed in [0, 2**64), needed for dropout_p > 0. softcap 0 is none; threads 0 is the setting. out
-(..., H, Lq, Dv) has the order of q's axes in memory, lse (..., H, Lq) is float32 (float64 for float64).
-grad_out is like out, grad_lse, which may be missing, like lse.
+leading axes. lo, hi: int32, broadcastable to (B, H, Lq), or to (2, B, H, Lq) for two runs of keys; dense:
+bool, broadcastable to (B, H, Lq, Lk); bias: broadcastable to (..., H, Lq, Lk); alibi, sinks: (H,); seed:
+one int64, the two's complement of a seed in [0, 2**64), needed for dropout_p > 0. softcap 0 is none;
+threads 0 is the setting. out (..., H, Lq, Dv) has the order of q's axes in memory, lse (..., H, Lq) is
+float32 (float64 for float64). grad_out is like out, grad_lse, which may be missing, like lse.
 
 ======================  =========================================================================
 attention               out and lse; the gradients of both

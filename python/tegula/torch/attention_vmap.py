@@ -43,13 +43,13 @@ class Mapped:
         x: Tensor = self.args[place]
         return x if self.mapped[place] else x.expand(self.size, *x.shape)
 
-    def rows(self, place: int, batch: int) -> Tensor | None:
-        """lo, hi or dense for N * B batch entries."""
+    def rows(self, place: int, batch: int, axis: int) -> Tensor | None:
+        """lo, hi or dense, whose batch entries stand at `axis`, for N * B of them."""
         x: Tensor | None = self.args[place]
-        if x is None or (not self.mapped[place] and x.shape[0] == 1):
+        if x is None or (not self.mapped[place] and x.shape[axis] == 1):
             return x
-        x = self.along(place)
-        return x.expand(self.size, batch, *x.shape[2:]).flatten(0, 1)
+        x = self.along(place).movedim(0, axis)
+        return x.expand(*x.shape[: axis + 1], batch, *x.shape[axis + 2 :]).flatten(axis, axis + 1)
 
     def bias(self, place: int, rank: int, whole: bool) -> Tensor | None:
         """(N, ...) with as many axes as the scores, whose rank is `rank` without the mapped axis."""
@@ -74,8 +74,10 @@ def _by_axis(m: Mapped, first: int, whole_bias: bool) -> tuple[list[Any], bool]:
         args[place] = m.along(place)
         if lone:
             args[place] = args[place].unsqueeze(-2 if place == 5 else -3)
-    for place in range(options, options + 3):
-        args[place] = m.rows(place, batch)
+    for place in range(options, options + 2):  # with two runs a row, these come before the batch entries
+        bounds = m.args[place]
+        args[place] = m.rows(place, batch, 0 if bounds is None else bounds.dim() - m.mapped[place] - 3)
+    args[options + 2] = m.rows(options + 2, batch, 0)
     args[options + 3] = m.bias(options + 3, max(q_rank, 3), whole_bias)
     return args, lone
 

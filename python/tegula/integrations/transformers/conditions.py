@@ -1,36 +1,51 @@
 """Conditions on a query and a key, and the runs of keys that fulfil them.
 
 `Condition.within(lo, hi)` restricts runs [lo, hi) of keys, one for each batch entry and query, to the
-keys that fulfil the condition. It raises `Unstructured` where these are not one run. Everything is
-O(L log L): a condition holds one number per key and one per query.
+keys that fulfil the condition: they are the union of the runs that it returns. It raises `Unstructured`
+where they are not a few runs. Everything is O(L log L): a condition holds one number per key and one per
+query.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ...masks._runs import merged
+
 Rows = npt.NDArray[np.int64]  # (B or 1, Lq)
+Runs: TypeAlias = "list[tuple[Rows, Rows]]"
 
 
 class Unstructured(Exception):
-    """The keys that a query sees are not one run, or cannot be told without a matrix."""
+    """The keys that a query sees are more than two runs, or cannot be told without a matrix."""
 
 
 class Condition:
-    def within(self, lo: Rows, hi: Rows, k_len: int) -> tuple[Rows, Rows]:
+    def within(self, lo: Rows, hi: Rows, k_len: int) -> Runs:
         raise NotImplementedError
 
     def solve(self, q_len: int, k_len: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """All keys that each query sees: lo and hi, int32 (B or 1, 1, Lq)."""
-        lo, hi = self.within(np.zeros((1, q_len), np.int64), np.full((1, q_len), k_len), k_len)
+        """All keys that each query sees: lo and hi, int32 (B or 1, 1, Lq), or (2, B or 1, 1, Lq) for two runs."""
+        runs = self.within(np.zeros((1, q_len), np.int64), np.full((1, q_len), k_len), k_len)
+        lo, hi = runs[0] if len(runs) == 1 else joined(runs, k_len)
         shape = np.broadcast_shapes(lo.shape, hi.shape, (1, q_len))
-        seen = lo < hi
-        first, last = (np.broadcast_to(np.where(seen, x, 0), shape)[:, None].astype(np.int32) for x in (lo, hi))
+        if lo.ndim == 2:
+            seen = lo < hi
+            lo, hi = np.where(seen, lo, 0), np.where(seen, hi, 0)
+        first, last = (np.broadcast_to(x, shape)[..., None, :].astype(np.int32) for x in (lo, hi))
         return first, last
+
+
+def joined(runs: Runs, k_len: int) -> tuple[Any, Any]:
+    """The union of several runs a query: one run, or two along a first axis."""
+    found = merged(runs, k_len)
+    if found is None:
+        raise Unstructured("more than two runs of keys")
+    return found
 
 
 class Compare(Condition):
@@ -39,7 +54,7 @@ class Compare(Condition):
     def __init__(self, keys: Rows, sign: str, queries: Rows) -> None:
         self.keys, self.sign, self.queries = keys, sign, queries
 
-    def within(self, lo: Rows, hi: Rows, k_len: int) -> tuple[Rows, Rows]:
+    def within(self, lo: Rows, hi: Rows, k_len: int) -> Runs:
         keys = np.broadcast_to(self.keys, (self.keys.shape[0], k_len))
         steps = np.diff(keys)
         if (steps == 1).all():  # the commonest: the places themselves
@@ -51,11 +66,11 @@ class Compare(Condition):
             return self._cut(lo, hi, bound)
         return self._by_pieces(keys, steps, lo, hi)
 
-    def _cut(self, lo: Rows, hi: Rows, bound: Rows) -> tuple[Rows, Rows]:
+    def _cut(self, lo: Rows, hi: Rows, bound: Rows) -> Runs:
         """Runs up to the bounds, or from them on."""
-        return (lo, np.minimum(hi, bound)) if self.sign == "<=" else (np.maximum(lo, bound), hi)
+        return [(lo, np.minimum(hi, bound)) if self.sign == "<=" else (np.maximum(lo, bound), hi)]
 
-    def _by_pieces(self, keys: Rows, steps: Rows, lo: Rows, hi: Rows) -> tuple[Rows, Rows]:
+    def _by_pieces(self, keys: Rows, steps: Rows, lo: Rows, hi: Rows) -> Runs:
         """Numbers that fall now and then, as positions that start again do: runs inside one piece are ordered."""
         batch = max(len(keys), len(lo), len(hi), len(self.queries))
         keys, lo, hi, queries = (
@@ -92,9 +107,9 @@ class Keys(Condition):
     def __init__(self, keep: npt.NDArray[np.bool_]) -> None:
         self.keep = keep
 
-    def within(self, lo: Rows, hi: Rows, k_len: int) -> tuple[Rows, Rows]:
+    def within(self, lo: Rows, hi: Rows, k_len: int) -> Runs:
         if self.keep.all():
-            return lo, hi
+            return [(lo, hi)]
         batch = max(len(self.keep), len(lo), len(hi))
         keep = np.broadcast_to(self.keep, (batch, k_len))
         lo, hi = (np.broadcast_to(x, (batch, x.shape[1])) for x in (lo, hi))
@@ -113,7 +128,7 @@ class Keys(Condition):
         visible = np.take_along_axis(count, last, 1) - np.take_along_axis(count, first, 1)
         if (visible != last - first).any():
             raise Unstructured("hidden keys between visible ones")
-        return first, last
+        return [(first, last)]
 
 
 class Queries(Condition):
@@ -122,8 +137,8 @@ class Queries(Condition):
     def __init__(self, keep: npt.NDArray[np.bool_]) -> None:
         self.keep = keep
 
-    def within(self, lo: Rows, hi: Rows, k_len: int) -> tuple[Rows, Rows]:
-        return (lo, hi) if self.keep.all() else (lo, np.where(self.keep, hi, 0))
+    def within(self, lo: Rows, hi: Rows, k_len: int) -> Runs:
+        return [(lo, hi) if self.keep.all() else (lo, np.where(self.keep, hi, 0))]
 
 
 class AllOf(Condition):
@@ -134,41 +149,31 @@ class AllOf(Condition):
         for part in parts:
             self.parts.extend(part.parts if isinstance(part, AllOf) else [part])
 
-    def within(self, lo: Rows, hi: Rows, k_len: int) -> tuple[Rows, Rows]:
+    def within(self, lo: Rows, hi: Rows, k_len: int) -> Runs:
         # Positions that start again with each document are ordered only once the documents are apart:
         # what fails is tried again after the others.
-        waiting = self.parts
+        runs, waiting = [(lo, hi)], self.parts
         while waiting:
             failed = []
             for part in waiting:
                 try:
-                    lo, hi = part.within(lo, hi, k_len)
+                    runs = [found for run in runs for found in part.within(*run, k_len)]
                 except Unstructured as error:
                     failed.append(part)
                     reason = error
             if len(failed) == len(waiting):
                 raise reason
             waiting = failed
-        return lo, hi
+        return runs
 
 
 class AnyOf(Condition):
-    """What fulfils one of several conditions, where that is one run."""
+    """What fulfils one of several conditions."""
 
     def __init__(self, parts: Sequence[Condition]) -> None:
         self.parts = parts
 
-    def within(self, lo: Rows, hi: Rows, k_len: int) -> tuple[Rows, Rows]:
-        first, last = self.parts[0].within(lo, hi, k_len)
-        for part in self.parts[1:]:
-            other_first, other_last = part.within(lo, hi, k_len)
-            none, other_none = first >= last, other_first >= other_last
-            apart = (np.maximum(first, other_first) > np.minimum(last, other_last)) & ~none & ~other_none
-            if apart.any():
-                raise Unstructured("two runs with a gap between them")
-            joined = np.minimum(first, other_first), np.maximum(last, other_last)
-            first, last = (
-                np.where(none, theirs, np.where(other_none, ours, both))
-                for ours, theirs, both in zip((first, last), (other_first, other_last), joined, strict=True)
-            )
-        return first, last
+    def within(self, lo: Rows, hi: Rows, k_len: int) -> Runs:
+        runs = [run for part in self.parts for run in part.within(lo, hi, k_len)]
+        lo, hi = joined(runs, k_len)
+        return [(lo, hi)] if lo.ndim == 2 else [(lo[0], hi[0]), (lo[1], hi[1])]

@@ -86,12 +86,12 @@ def tegula_mask(
     try:
         lo, hi = keys_seen(mask_function, padding, batch_size, q_length, kv_length, int(q_offset), kv_offset)
     except Exception:
-        # Not a mask of one run of keys per query; or a function that is wrong, and says so once more here.
+        # Not a mask of one or two runs of keys per query; or a function that is wrong, and says so once more here.
         shown: Any = sdpa_mask(**sizes, allow_is_causal_skip=False, **options)
         return MaskTensor(dense(shown), batch_size, q_length, kv_length)
     # None never stands for the causal mask: whether a layer takes it for that depends on an attribute that
     # not every layer has right.
-    if allow_is_bidirectional_skip and not lo.any() and (hi == kv_length).all():
+    if allow_is_bidirectional_skip and lo.ndim == 3 and not lo.any() and (hi == kv_length).all():
         return None
     return MaskTensor(Intervals(lo, hi, kv_length), batch_size, q_length, kv_length)
 

@@ -8,7 +8,7 @@ the two meet, in a comparison, only the comparison is written down. What can be 
     table of keys  <=, ==, ...  table of queries         (causal, windows, chunks, documents)
     bools of keys, bools of queries                       (padding)
 
-combined with & and |. `keys_seen` then finds each query's keys [lo, hi). Whatever does not fit raises
+combined with & and |. `keys_seen` then finds each query's runs of keys [lo, hi). Whatever does not fit raises
 `Unstructured`, and the caller evaluates the function as transformers does.
 """
 
@@ -29,8 +29,8 @@ _aten = torch.ops.aten
 
 QUERY, KEY = 2, 3  # axes
 
-COMPARISONS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "=="}
-MIRRORED = {"<=": ">=", "<": ">", ">=": "<=", ">": "<", "==": "=="}
+COMPARISONS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "==", "ne": "!="}
+MIRRORED = {"<=": ">=", "<": ">", ">=": "<=", ">": "<", "==": "==", "!=": "!="}
 # Computed entry by entry, so that the value at a place is that of the function at its indices.
 ELEMENTWISE = {
     "add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "abs", "neg", "minimum", "maximum", "clamp",
@@ -153,15 +153,18 @@ def bounded(difference: Symbol, sign: str, bound: Any) -> Condition:
         raise Unstructured("a difference compared with a tensor")
     if not difference.absolute:
         return compare(keys, sign, queries + bound)
-    if sign in ("<=", "<"):
-        return AllOf([compare(keys, sign, queries + bound), compare(keys, MIRRORED[sign], queries - bound)])
-    raise Unstructured("a distance at least as large as a number")
+    if sign in ("==", "!="):
+        raise Unstructured("a distance equal to a number")
+    together = AllOf if sign in ("<=", "<") else AnyOf
+    return together([compare(keys, sign, queries + bound), compare(keys, MIRRORED[sign], queries - bound)])
 
 
 def compare(keys: Tensor, sign: str, queries: Tensor) -> Condition:
     k, q = integers(keys, KEY), integers(queries, QUERY)
     if sign == "==":
         return AllOf([Compare(k, "<=", q), Compare(k, ">=", q)])
+    if sign == "!=":
+        return AnyOf([Compare(k, "<=", q - 1), Compare(k, ">=", q + 1)])
     if sign == "<":
         return Compare(k, "<=", q - 1)
     if sign == ">":
@@ -203,7 +206,7 @@ def keys_seen(
     q_offset: int,
     kv_offset: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The keys [lo, hi) that each query sees: int32 arrays (B or 1, 1, Lq).
+    """The keys [lo, hi) that each query sees: int32 arrays (B or 1, 1, Lq), or (2, B or 1, 1, Lq) for two runs.
 
     `mask_function` as transformers writes them; the first query stands at q_offset, the first key at
     kv_offset. `padding`: bool (B, kv_offset + Lk or more), True where a token is real. Raises

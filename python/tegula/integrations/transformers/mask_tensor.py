@@ -104,7 +104,7 @@ class MaskTensor(Tensor):
         # The lengths and the batch must fit, now and not in the middle of a model.
         lo, hi, pairs = mask._lower(batch, 1, q_len, k_len)
         if pairs is None and not isinstance(mask, Intervals):
-            shape = (max(lo.shape[0], hi.shape[0]), 1, q_len)
+            shape = (*lo.shape[:-3], max(lo.shape[-3], hi.shape[-3]), 1, q_len)
             mask = Intervals(np.broadcast_to(lo, shape).copy(), np.broadcast_to(hi, shape).copy(), k_len)
         return cls._of(Source(mask, torch.device(device), (batch, q_len, k_len)), (), (batch, 1, q_len, k_len))
 
