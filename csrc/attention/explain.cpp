@@ -3,6 +3,7 @@
 #include "../base/arena.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
+#include "../mask/mask.h"
 #include "backward_plan.h"
 #include "balance.h"
 #include "forward_plan.h"
@@ -14,12 +15,13 @@ namespace {
 // Keys of the row that its interval and the dense mask both show.
 int64_t visible_keys(const AttentionArgs& a, const SeenRows& rows, int64_t batch, int64_t head,
                      int64_t query) {
-  const KeySpan keys = rows.span(query);
+  const RowKeys keys = rows.keys(query);
   const auto* row = a.dense.at<uint8_t>(batch * a.dense.stride[0] + head * a.dense.stride[1] +
                                         query * a.dense.stride[2]);
   int64_t count = 0;
-  for (int64_t key = keys.begin; key < keys.end; ++key) {
-    if (row[key * a.dense.stride[3]] != 0) count += rows.count(query, {key, key + 1});
+  for (int64_t key = keys.lo; key < keys.hi; ++key) {
+    if (key == keys.gap_lo && keys.has_gap()) key = keys.gap_hi;
+    count += row[key * a.dense.stride[3]] != 0;
   }
   return count;
 }

@@ -34,17 +34,22 @@ class SeenRows {
     cells_ = row_of(a.cells);
   }
 
+  RowKeys keys(int64_t query) const {
+    if (lo_.data == nullptr) return {0, keys_, 0, 0};
+    return row_keys(lo_.bound(query), hi_.bound(query), gap_lo_.bound(query), gap_hi_.bound(query),
+                    keys_);
+  }
   // From the first to the last key.
   KeySpan span(int64_t query) const {
-    const RowKeys keys = row(query);
-    return {keys.lo, keys.hi};
+    const RowKeys seen = keys(query);
+    return {seen.lo, seen.hi};
   }
   // How many of the keys `of` the row computes: all that its intervals show, but those in cells
   // that a dense mask hides.
   int64_t count(int64_t query, KeySpan of) const {
-    const RowKeys keys = row(query);
-    const KeySpan gap{keys.gap_lo, keys.gap_hi};
-    of = common(of, {keys.lo, keys.hi});
+    const RowKeys seen = keys(query);
+    const KeySpan gap{seen.gap_lo, seen.gap_hi};
+    of = common(of, {seen.lo, seen.hi});
     if (cells_.data == nullptr) return of.count() - common(of, gap).count();
     const uint8_t* cells = cells_.at<uint8_t>(query / kCellQueries);
     int64_t count = 0;
@@ -68,12 +73,6 @@ class SeenRows {
     }
     int64_t bound(int64_t query) const { return data == nullptr ? 0 : *at<int32_t>(query); }
   };
-
-  RowKeys row(int64_t query) const {
-    if (lo_.data == nullptr) return {0, keys_, 0, 0};
-    return row_keys(lo_.bound(query), hi_.bound(query), gap_lo_.bound(query), gap_hi_.bound(query),
-                    keys_);
-  }
 
   Row lo_, hi_, gap_lo_, gap_hi_, cells_;
   int64_t keys_;

@@ -7,7 +7,6 @@
 #include <string>
 #include <tuple>
 
-#include "arrays.h"
 #include "intervals.h"
 
 namespace tegula {
