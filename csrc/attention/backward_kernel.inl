@@ -74,7 +74,13 @@ TEGULA_NOINLINE void add_queries(GradContext<T, F>& c, const Block<typename F::C
     for (int row = 0; row < block.rows; row += kRows) {
       const KeyRange range = c.tile.local(block.groups[row / kRows]);
       if (range.empty()) continue;
-      add_query_panel<kRows, vectors.value>(c, block, row, column, range, first, keys);
+      const auto add = [&](auto rows) {
+        add_query_panel<rows.value, vectors.value>(c, block, row, column, range, first, keys);
+      };
+      const int left = block.rows - row;
+      left == 1           ? add(Constant<1>{})
+      : left <= kRows / 2 ? add(Constant<kRows / 2>{})
+                          : add(Constant<kRows>{});
     }
   });
 }
@@ -104,7 +110,7 @@ TEGULA_INLINE ColumnRange columns_of(GradContext<T, F>& c, const Group<typename 
       store(c.s.slopes + k * kGradientRows<C> + j * kN, Vec<C>{});
     }
   }
-  return {first * kN, last * kN};
+  return {first * kN, static_cast<int>(smaller(last * kN, group.rows_end))};
 }
 
 // One of the two sums over rows: sums[key][d] += weights[key][column] rows[column][d].
@@ -222,6 +228,7 @@ TEGULA_INLINE Group<typename F::Compute> group_from(GradContext<T, F>& c, int fi
   for (int b = first; b < end; ++b) {
     const int width = c.w.blocks[b].width();
     if (group.columns + width > kGradientRows<C>) break;
+    group.rows_end = group.columns + c.w.blocks[b].rows;
     group.columns += width;
     group.finite &= c.s.finite[b];
     ++group.blocks;

@@ -11,7 +11,8 @@ template <class C>
 struct Group {
   int first = 0, blocks = 0;
   int64_t slot = 0;
-  int columns = 0;  // of all blocks
+  int columns = 0;   // of all blocks
+  int rows_end = 0;  // the column behind the last row; what fills its vector adds nothing
   bool finite = true;
   bool mixed = false;  // some pair of the tile is hidden
   // Keys of the tile that each vector of columns takes part in, in whole groups of keys.

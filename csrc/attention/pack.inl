@@ -112,8 +112,8 @@ struct Packing<DotFormat, BFloat16> {  // pairs, as they are
 };
 #endif
 
-// kLanes rows, given by their addresses (null: a row of zeros), become columns:
-// packed[u][lane] for u in [0, units), `packed` stepping `stride` from u to u + 1.
+// kLanes rows, given by their addresses (null: a row of zeros; so are those behind it), become
+// columns: packed[u][lane] for u in [0, units), `packed` stepping `stride` from u to u + 1.
 template <class F, class T>
 TEGULA_NOINLINE void pack_columns(const T* const* rows, int64_t element_stride, int64_t dim,
                                   typename F::Compute scale, typename F::Unit* packed,
@@ -124,15 +124,19 @@ TEGULA_NOINLINE void pack_columns(const T* const* rows, int64_t element_stride, 
   const int64_t units = (dim + F::kUnitValues - 1) / F::kUnitValues;
   int64_t u = 0;
   if constexpr (Packing<F, T>::kAsStored) {
-    bool whole = element_stride == 1;
-    for (int i = 0; i < kN; ++i) whole &= rows[i] != nullptr;
-    for (; whole && u + kN <= dim / F::kUnitValues; u += kN) {
+    int count = 0;
+    while (count < kN && rows[count] != nullptr) ++count;
+    const Vec<Unit> keep = bits_as<Unit>(lane_numbers<Int<Unit>>() < Int<Unit>(count));
+    for (; element_stride == 1 && count > 0 && u + kN <= dim / F::kUnitValues; u += kN) {
       Vec<Unit> block[kN];
-      load_transposed<Unit>([&](int i) { return reinterpret_cast<const Unit*>(rows[i]) + u; },
-                            block);
+      load_transposed<Unit>(
+          [&](int i) { return reinterpret_cast<const Unit*>(rows[i < count ? i : count - 1]) + u; },
+          block);
       TEGULA_UNROLL(16)
       for (int i = 0; i < kN; ++i) {
-        store(packed + (u + i) * stride, Packing<F, T>::scaled(block[i], scale));
+        const Vec<Unit> column = Packing<F, T>::scaled(block[i], scale);
+        store(packed + (u + i) * stride,
+              bits_as<Unit>(bits_as<UInt<Unit>>(column) & bits_as<UInt<Unit>>(keep)));
       }
     }
   }
