@@ -18,6 +18,11 @@ struct TypeError : std::runtime_error {
 struct IndexError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+// A tensor that is not plain memory of this machine's processor. torch's dispatcher may still know
+// what to do with it.
+struct NotPlainError : TypeError {
+  using TypeError::TypeError;
+};
 
 // message("k has ", 3, " heads") -> "k has 3 heads"
 template <class... Parts>

@@ -1,5 +1,8 @@
 // A strided array that somebody else owns: the only form in which data reaches
 // a kernel. Plain data, so that a CUDA kernel can take it by value.
+//
+// A call makes and copies dozens of views. So only the axes that a view has are ever set or copied:
+// its entries from `rank` on hold nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +18,18 @@ struct View {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
   int32_t rank = 0;
-  int64_t shape[kMaxRank] = {};
-  int64_t stride[kMaxRank] = {};  // in elements; 0 and negative allowed
+  int64_t shape[kMaxRank];
+  int64_t stride[kMaxRank];  // in elements; 0 and negative allowed
+
+  View() = default;
+  TEGULA_INLINE View(const View& other) { *this = other; }
+  TEGULA_INLINE View& operator=(const View& other) {
+    data = other.data, dtype = other.dtype, rank = other.rank;
+    for (int axis = 0; axis < rank; ++axis) {
+      shape[axis] = other.shape[axis], stride[axis] = other.stride[axis];
+    }
+    return *this;
+  }
 
   TEGULA_INLINE explicit operator bool() const { return data != nullptr; }
 

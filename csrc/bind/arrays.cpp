@@ -137,7 +137,7 @@ View look_at(py::handle object, const char* name) {
 }
 
 View Arrays::input(py::handle object, const char* name) {
-  const View view = look_at(object, name);
+  View view = look_at(object, name);
   check_kind(object, name);
   if (inputs_.empty()) inputs_.reserve(8);
   const auto [low, high] = extent(view);
@@ -156,7 +156,7 @@ View Arrays::input(py::handle object, const char* name) {
 
 View Arrays::output(py::handle object, const char* name, DType dtype,
                     const std::vector<int64_t>& shape) {
-  const View view = look_at(object, name);
+  View view = look_at(object, name);
   check_kind(object, name);
   if (view.dtype != dtype) {
     throw TypeError(
@@ -260,6 +260,38 @@ py::array new_array(const py::dtype& type, const std::vector<int64_t>& shape, bo
   });
   block.release();
   return py::array(type, shape, data, owner);
+}
+
+Result new_result(py::handle like, DType dtype, const std::vector<int64_t>& shape) {
+  Result result;
+  if (is_tensor(like)) {
+    View& view = result.view;
+    view.dtype = dtype;
+    view.rank = static_cast<int32_t>(shape.size());
+    int64_t step = 1;
+    for (int axis = view.rank - 1; axis >= 0; --axis) {
+      view.shape[axis] = shape[static_cast<size_t>(axis)];
+      view.stride[axis] = step;
+      step *= std::max<int64_t>(1, view.shape[axis]);
+    }
+    result.array = new_tensor(view);
+  } else {
+    py::array fresh = new_array(dtype, shape, like);
+    result.view = view_of(fresh, dtype);
+    result.array = std::move(fresh);
+  }
+  return result;
+}
+
+Result new_result_like(py::handle like, const View& model) {
+  if (!is_tensor(like)) {
+    return new_result(like, model.dtype, {model.shape, model.shape + model.rank});
+  }
+  Result result;
+  result.view = model;
+  set_strides_like(result.view, model);
+  result.array = new_tensor(result.view);
+  return result;
 }
 
 }  // namespace tegula

@@ -79,6 +79,16 @@ py::array new_array(const py::dtype& dtype, const std::vector<int64_t>& shape,
                     bool* zeros = nullptr);
 View view_of(const py::array& array, DType dtype);
 
+// A fresh array or tensor, of the kind of `like`.
+struct Result {
+  py::object array;
+  View view;
+};
+Result new_result(py::handle like, DType dtype, const std::vector<int64_t>& shape);
+// Of the shape and dtype of `model`, the View of `like`. A tensor's axes lie in memory as the
+// model's.
+Result new_result_like(py::handle like, const View& model);
+
 // Dtype, shape and memory of an array or a tensor, and strides where they are whole elements:
 // for looking at it, before Arrays takes it. TypeError when its dtype is not a known one.
 View look_at(py::handle array, const char* name);

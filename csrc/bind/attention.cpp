@@ -11,6 +11,24 @@ py::tuple attention_sizes(py::handle q, py::handle k, py::handle v, const std::s
                         py::tuple(py::cast(in.lead())));
 }
 
+// A fresh `out`. For tensors q's axes say in which order its axes lie in memory.
+Result new_out(const Inputs& in, int64_t value_dim) {
+  const View& q = in.given_q;
+  if (q.size(0) == value_dim) return new_result_like(in.like, q);
+  const bool heads_inside = q.rank > 2 && q.step(2) < q.step(1);
+  View model;
+  model.dtype = q.dtype, model.rank = q.rank;
+  int64_t step = 1;
+  for (int i = 0; i < q.rank; ++i) {  // from the inside
+    int axis = q.rank - 1 - i;
+    if (heads_inside && (i == 1 || i == 2)) axis = q.rank - 1 - (3 - i);
+    model.shape[axis] = i == 0 ? value_dim : q.shape[axis];
+    model.stride[axis] = step;
+    step *= std::max<int64_t>(1, model.shape[axis]);
+  }
+  return new_result_like(in.like, model);
+}
+
 // `out` is None or an array; `lse` and `weights` are bools or arrays, see Extra.
 py::object attention(py::handle q, py::handle k, py::handle v, py::handle out, py::handle lo,
                      py::handle hi, py::handle dense, py::handle bias, py::handle alibi,
@@ -22,14 +40,13 @@ py::object attention(py::handle q, py::handle k, py::handle v, py::handle out, p
   Call call(arrays, in, {lo, hi, dense, bias, alibi, sinks, scale, softcap, dropout_p, seed});
   AttentionArgs& a = call.a;
 
-  const std::vector<int64_t> out_shape = in.rows_shape(a.value_dim);
   py::object result;
   if (out.is_none()) {
-    py::array fresh = new_array(in.dtype, out_shape, q);
-    a.out = view_of(fresh, in.dtype);
-    result = std::move(fresh);
+    Result fresh = new_out(in, a.value_dim);
+    a.out = fresh.view;
+    result = std::move(fresh.array);
   } else {
-    a.out = arrays.output(out, "out", in.dtype, out_shape);
+    a.out = arrays.output(out, "out", in.dtype, in.rows_shape(a.value_dim));
     result = py::reinterpret_borrow<py::object>(out);
   }
   a.out = heads_first(a.out, layout, "out");

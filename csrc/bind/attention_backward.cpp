@@ -12,13 +12,13 @@ struct Gradient {
 
   Gradient(Arrays& arrays, const Inputs& in, py::handle given, const char* name, py::handle input,
            const View& input_view) {
-    std::vector<int64_t> shape(input_view.shape, input_view.shape + input_view.rank);
     if (given.is_none()) {
-      py::array fresh = new_array(in.dtype, shape, input);
-      view = view_of(fresh, in.dtype);
-      array = std::move(fresh);
+      Result fresh = new_result_like(input, input_view);
+      view = fresh.view;
+      array = std::move(fresh.array);
     } else {
-      view = arrays.output(given, name, in.dtype, shape);
+      view = arrays.output(given, name, in.dtype,
+                           {input_view.shape, input_view.shape + input_view.rank});
       array = py::reinterpret_borrow<py::object>(given);
     }
     view = heads_first(view, in.layout, name);

@@ -229,9 +229,9 @@ struct Extra {
     if (wanted.is_none() || wanted.ptr() == Py_False) return;
     const std::vector<int64_t> shape = in.heads_shape(columns);
     if (wanted.ptr() == Py_True) {
-      py::array fresh = new_array(dtype, shape, in.like);
-      view = view_of(fresh, dtype);
-      array = std::move(fresh);
+      Result fresh = new_result(in.like, dtype, shape);
+      view = fresh.view;
+      array = std::move(fresh.array);
     } else {
       view = arrays.output(wanted, name, dtype, shape);
       array = py::reinterpret_borrow<py::object>(wanted);

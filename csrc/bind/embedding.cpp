@@ -6,6 +6,7 @@
 #include "../base/parallel.h"
 #include "../embedding/embedding_backward.h"
 #include "arrays.h"
+#include "tensors.h"
 
 namespace tegula {
 namespace {
@@ -45,9 +46,9 @@ py::object embed(py::handle ids, py::handle weight, int64_t padding_idx, bool ze
   std::vector<int64_t> shape(args.ids.shape, args.ids.shape + args.ids.rank);
   shape.push_back(args.weight.shape[1]);
   if (out.is_none()) {
-    py::array result = new_array(args.weight.dtype, shape, weight);
-    args.out = view_of(result, args.weight.dtype);
-    out = result;
+    Result fresh = new_result(weight, args.weight.dtype, shape);
+    args.out = fresh.view;
+    out = std::move(fresh.array);
   } else {
     args.out = arrays.output(out, "out", args.weight.dtype, shape);
   }
@@ -59,8 +60,8 @@ py::object embed(py::handle ids, py::handle weight, int64_t padding_idx, bool ze
 // An array of zeros. With few rows to be written to, its pages stay the system's, all zeros, until
 // somebody does; with many, memory of the pool is cleared sooner than pages are found. For a tensor
 // `like`, integers of its size.
-py::array new_zeros(DType dtype, const std::vector<int64_t>& shape, int64_t rows_written,
-                    py::handle like, int threads) {
+py::array new_large_zeros(DType dtype, const std::vector<int64_t>& shape, int64_t rows_written,
+                          py::handle like, int threads) {
   const bool is_array = py::isinstance<py::array>(like);
   const py::dtype type =
       is_array ? new_array(dtype, {0}, like).dtype() : py::dtype(message("i", item_size(dtype)));
@@ -78,6 +79,21 @@ py::array new_zeros(DType dtype, const std::vector<int64_t>& shape, int64_t rows
     });
   }
   return made;
+}
+
+Result new_zeros(DType dtype, const std::vector<int64_t>& shape, int64_t rows_written,
+                 py::handle like, int threads) {
+  constexpr int64_t kLarge = int64_t{1} << 17;  // from here on the system maps memory of its own
+  Result result;
+  if (shape[0] * shape[1] * item_size(dtype) < kLarge) {
+    result = new_result(like, dtype, shape);
+    std::memset(result.view.data, 0, static_cast<size_t>(result.view.count() * item_size(dtype)));
+    return result;
+  }
+  py::array made = new_large_zeros(dtype, shape, rows_written, like, threads);
+  result.view = view_of(made, dtype);
+  result.array = is_tensor(like) ? as_tensor(made, dtype) : std::move(made);
+  return result;
 }
 
 EmbeddingBackwardArgs backward_args(Arrays& arrays, py::handle grad, py::handle ids,
@@ -102,7 +118,7 @@ EmbeddingGroups grouped(const EmbeddingBackwardArgs& args) {
   return group_places(args);
 }
 
-// Without `out`, a fresh array; for a tensor `grad`, of integers whose memory is the gradient's.
+// Without `out`, a fresh array or tensor.
 py::object backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t padding_idx,
                     py::object ignore_id, double scale, double dropout_p, uint64_t seed,
                     py::object out, int threads) {
@@ -114,8 +130,10 @@ py::object backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t p
   if (!fresh) target = arrays.output(out, "out", args.grad.dtype, {num_rows, args.grad.size(0)});
   const EmbeddingGroups groups = grouped(args);
   if (fresh) {
-    out = new_zeros(args.grad.dtype, {num_rows, args.grad.size(0)}, groups.rows, grad, threads);
-    target = view_of(py::reinterpret_borrow<py::array>(out), args.grad.dtype);
+    Result zeros =
+        new_zeros(args.grad.dtype, {num_rows, args.grad.size(0)}, groups.rows, grad, threads);
+    out = std::move(zeros.array);
+    target = zeros.view;
   }
   GilRelease unlocked;
   embedding_backward(args, groups, target, fresh);

@@ -3,6 +3,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <tuple>
@@ -17,6 +18,7 @@ View nowhere(DType dtype, int64_t batch, int64_t heads, int64_t length, int64_t 
   View view;
   view.dtype = dtype, view.rank = 4;
   view.shape[0] = batch, view.shape[1] = heads, view.shape[2] = length, view.shape[3] = width;
+  std::fill(view.stride, view.stride + view.rank, 0);
   return view;
 }
 

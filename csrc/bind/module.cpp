@@ -29,6 +29,7 @@ PYBIND11_MODULE(_core, module) {
   py::register_local_exception_translator([](std::exception_ptr error) {
     if (error) translate(error);
   });
+  py::register_local_exception<NotPlainError>(module, "NotPlainError", PyExc_TypeError);
 
   // pybind11 finds NumPy's functions at first use, and lets go of the GIL for it: now rather
   // than in a thread that the interpreter may be leaving behind.

@@ -3,8 +3,14 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "../base/result_pool.h"
+#include "arrays.h"
 
 namespace tegula {
 namespace {
@@ -30,6 +36,13 @@ struct DLTensor {
   int64_t* strides;  // in elements
   uint64_t byte_offset;
 };
+struct DLManagedTensorVersioned {
+  DLPackVersion version;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensorVersioned* self);
+  uint64_t flags;
+  DLTensor dl_tensor;
+};
 struct DLPackExchangeAPIHeader {
   DLPackVersion version;
   DLPackExchangeAPIHeader* prev_api;
@@ -38,7 +51,7 @@ struct DLPackExchangeAPI {
   DLPackExchangeAPIHeader header;
   void* managed_tensor_allocator;
   void* managed_tensor_from_py_object_no_sync;
-  void* managed_tensor_to_py_object_no_sync;
+  int (*managed_tensor_to_py_object_no_sync)(DLManagedTensorVersioned* tensor, void** out);
   int (*dltensor_from_py_object_no_sync)(void* object, DLTensor* out);  // may be null
   void* current_work_stream;
 };
@@ -47,6 +60,16 @@ enum DLDataTypeCode : uint8_t { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat
 
 constexpr uint32_t kMajor = 1;
 constexpr const char* kCapsule = "dlpack_exchange_api";
+
+DLDataType dlpack_dtype(DType dtype) {
+  const auto bits = static_cast<uint8_t>(8 * item_size(dtype));
+  const uint8_t code = dtype == DType::kBool       ? kDLBool
+                       : dtype == DType::kBFloat16 ? kDLBfloat
+                       : is_float(dtype)           ? kDLFloat
+                       : dtype < DType::kUInt8     ? kDLInt
+                                                   : kDLUInt;
+  return {code, bits, 1};
+}
 
 bool find_dtype(DLDataType given, DType& found) {
   if (given.lanes != 1) return false;
@@ -111,7 +134,7 @@ std::string text(const py::object& object) { return py::cast<std::string>(py::st
 [[noreturn]] void refuse(py::handle tensor, const char* name, std::string why) {
   why = why.substr(0, why.find('\n'));
   const py::object type = py::type::handle_of(tensor).attr("__name__");
-  throw TypeError(
+  throw NotPlainError(
       message(name, " is not a plain tensor that can be read here: ", text(type), " ", why));
 }
 
@@ -119,8 +142,8 @@ void check_device(py::handle tensor, const char* name) {
   const py::object device = tensor.attr("device");
   const std::string kind = text(device.attr("type"));
   if (kind == "cpu") return;
-  throw TypeError(message(name, " is on device '", text(device), "', expected 'cpu'",
-                          kind == "cuda" ? ": this is no CUDA build of tegula" : ""));
+  throw NotPlainError(message(name, " is on device '", text(device), "', expected 'cpu'",
+                              kind == "cuda" ? ": this is no CUDA build of tegula" : ""));
 }
 
 // TypeError with what a tensor says about itself that keeps it from being read.
@@ -187,6 +210,71 @@ View by_attributes(py::handle tensor, const char* name) {
   return view;
 }
 
+// --- Fresh tensors ---------------------------------------------------------------------------
+
+// What a fresh tensor owns: small memory lies behind this, in one block with it.
+struct Owned {
+  DLManagedTensorVersioned tensor;
+  ResultBlock large;
+  int64_t shape[kMaxRank], stride[kMaxRank];
+
+  static constexpr size_t kAlign = 64;
+  static constexpr size_t padded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+  // `view` says dtype, shape and strides, and gets the memory.
+  static Owned* make(View& view) {
+    const auto bytes = static_cast<size_t>(view.count() * item_size(view.dtype));
+    ResultBlock block{nullptr, 0, false};
+    if (bytes >= kPooledBytes) block = take_result_block(bytes);
+    const size_t head = padded(sizeof(Owned));
+    void* const begin = std::aligned_alloc(kAlign, block.data ? head : head + padded(bytes));
+    if (begin == nullptr) {
+      if (block.data) give_result_block(block);
+      throw std::bad_alloc();
+    }
+    view.data = block.data ? block.data : static_cast<char*>(begin) + head;
+    auto* const owned = new (begin) Owned;
+    owned->large = block;
+    std::copy(view.shape, view.shape + view.rank, owned->shape);
+    std::copy(view.stride, view.stride + view.rank, owned->stride);
+    owned->tensor.version = {kMajor, 0};
+    owned->tensor.manager_ctx = owned;
+    owned->tensor.deleter = [](DLManagedTensorVersioned* tensor) {
+      auto* const dead = static_cast<Owned*>(tensor->manager_ctx);
+      if (dead->large.data) give_result_block(dead->large);
+      std::free(dead);
+    };
+    owned->tensor.flags = 0;
+    owned->tensor.dl_tensor = {view.data,    {kDLCPU, 0},   view.rank, dlpack_dtype(view.dtype),
+                               owned->shape, owned->stride, 0};
+    return owned;
+  }
+};
+
+// By the functions that every torch has.
+py::object made_by_functions(View& view) {
+  const py::array bytes =
+      new_array(py::dtype::of<uint8_t>(), {view.count() * item_size(view.dtype)});
+  view.data = const_cast<void*>(bytes.data());
+  return as_tensor(bytes, view.dtype)
+      .attr("as_strided")(std::vector<int64_t>(view.shape, view.shape + view.rank),
+                          std::vector<int64_t>(view.stride, view.stride + view.rank));
+}
+
+// Whether every element between the first and the last is the tensor's, and only once.
+bool without_gaps(const View& view) {
+  if (view.count() == 0) return true;
+  int64_t expected = 1;
+  for (bool found = true; found;) {  // the axis that steps over those found so far
+    found = false;
+    for (int axis = 0; axis < view.rank && !found; ++axis) {
+      found = view.shape[axis] > 1 && view.stride[axis] == expected;
+      if (found) expected *= view.shape[axis];
+    }
+  }
+  return expected == view.count();
+}
+
 }  // namespace
 
 bool is_tensor(py::handle object) {
@@ -211,10 +299,55 @@ View tensor_view(py::handle tensor, const char* name) {
   const auto negated = py::reinterpret_steal<py::object>(PyObject_CallOneArg(kIsNeg, tensor.ptr()));
   if (!negated) throw py::error_already_set();
   if (negated.ptr() != Py_False) {
-    throw TypeError(
+    throw NotPlainError(
         message(name, " is a lazily negated view; call ", name, ".resolve_neg() first"));
   }
   return view;
+}
+
+py::object new_tensor(View& view) {
+  const DLPackExchangeAPI* api = exchange(tensor_type());
+  if (api == nullptr || api->managed_tensor_to_py_object_no_sync == nullptr) {
+    return made_by_functions(view);
+  }
+  void* object = nullptr;
+  if (api->managed_tensor_to_py_object_no_sync(&Owned::make(view)->tensor, &object) != 0) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
+}
+
+py::object as_tensor(const py::array& array, DType dtype) {
+  const py::module_ torch = py::module_::import("torch");
+  return torch.attr("from_numpy")(array).attr("view")(torch.attr(name_of(dtype)));
+}
+
+void set_strides_like(View& view, const View& model) {
+  if (without_gaps(model)) {
+    std::copy(model.stride, model.stride + model.rank, view.stride);
+    return;
+  }
+  // Where strides do not say which axis is the inner one, the later axis is.
+  const auto inner = [&](int a, int b) {
+    if (model.stride[a] == 0 || model.stride[b] == 0) return 0;
+    if (model.stride[a] != model.stride[b]) return model.stride[a] < model.stride[b] ? 1 : -1;
+    return model.shape[a] > model.shape[b] ? -1 : 0;
+  };
+  int order[kMaxRank];  // from the inside
+  for (int i = 0; i < model.rank; ++i) order[i] = model.rank - 1 - i;
+  for (int i = 1; i < model.rank; ++i) {
+    int at = i;
+    for (int before = i - 1; before >= 0; --before) {
+      const int told = inner(order[before], order[at]);
+      if (told > 0) break;
+      if (told < 0) std::swap(order[before], order[at]), at = before;
+    }
+  }
+  int64_t step = 1;
+  for (int i = 0; i < model.rank; ++i) {
+    view.stride[order[i]] = step;
+    step *= std::max<int64_t>(1, model.shape[order[i]]);
+  }
 }
 
 }  // namespace tegula

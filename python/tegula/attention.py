@@ -117,9 +117,7 @@ def attention(
     True
     """
     if not isinstance(q, np.ndarray) and checks.is_tensor(q):
-        from .torch import attention as of_tensors
-
-        return of_tensors(
+        return checks.tensor_functions().attention(
             q,
             k,
             v,
@@ -153,8 +151,8 @@ def attention(
         bias,
         *numbers(alibi, sinks, scale, softcap, dropout_p, seed),
         layout,
-        return_lse is True or checks.flag(return_lse, "return_lse"),
-        return_weights is True or checks.flag(return_weights, "return_weights"),
+        return_lse if isinstance(return_lse, bool) else checks.flag(return_lse, "return_lse"),
+        return_weights if isinstance(return_weights, bool) else checks.flag(return_weights, "return_weights"),
         0 if threads is None else checked_threads(threads),
     )
 
@@ -273,9 +271,8 @@ def merge_attention(out1: Array, lse1: Array, out2: Array, lse2: Array) -> tuple
     True
     """
     if not isinstance(out1, np.ndarray) and checks.is_tensor(out1):
-        from .torch import merge_attention as of_tensors
-
-        return of_tensors(out1, lse1, out2, lse2)
+        found: tuple[Array, Array] = checks.tensor_functions().merge_attention(out1, lse1, out2, lse2)
+        return found
     named = {"out1": out1, "lse1": lse1, "out2": out2, "lse2": lse2}
     for name, array in named.items():
         if not isinstance(array, np.ndarray):

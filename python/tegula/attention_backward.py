@@ -99,9 +99,7 @@ def attention_backward(
     ((1, 4, 10, 16), True)
     """
     if not isinstance(grad_out, np.ndarray) and checks.is_tensor(grad_out):
-        from .torch import attention_backward as of_tensors
-
-        return of_tensors(
+        gradients: tuple[Array, ...] = checks.tensor_functions().attention_backward(
             grad_out,
             q,
             k,
@@ -121,6 +119,7 @@ def attention_backward(
             threads=threads,
             grads=grads,
         )
+        return gradients
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be 'bhld', 'blhd' or 'lhd', got {layout!r}")
     lo = hi = dense = spread = dbias = spread_dbias = None

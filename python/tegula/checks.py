@@ -15,6 +15,19 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+_tensor_functions: Any = None
+
+
+def tensor_functions() -> Any:
+    """The module `tegula.torch`, imported when the first tensor comes."""
+    global _tensor_functions
+    if _tensor_functions is None:
+        from . import torch
+
+        _tensor_functions = torch
+    return _tensor_functions
+
+
 def integer(value: Any, name: str) -> int:
     """`value` as an int; bool and float are not integers."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):

@@ -104,9 +104,7 @@ def embedding(
     [20.0, 23.0]
     """
     if checks.is_tensor(weight) or checks.is_tensor(ids):
-        from .torch import embedding as of_tensors
-
-        return of_tensors(
+        return checks.tensor_functions().embedding(
             ids, weight, padding_idx=padding_idx, pad_output=pad_output, ignore_id=ignore_id, scale=scale,
             positions=positions, position_table=position_table, segments=segments, segment_table=segment_table,
             dropout_p=dropout_p, seed=seed, out=out,

@@ -99,9 +99,7 @@ def embedding_backward(
     ([2], [[6.0, 8.0]])
     """
     if checks.is_tensor(grad):
-        from .torch import embedding_backward as of_tensors
-
-        return of_tensors(
+        return checks.tensor_functions().embedding_backward(
             grad, ids, num_rows, padding_idx=padding_idx, pad_output=pad_output, ignore_id=ignore_id, scale=scale,
             dropout_p=dropout_p, seed=seed, out=out, sparse=sparse,
         )  # fmt: skip

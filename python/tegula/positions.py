@@ -79,9 +79,9 @@ def positional_encoding(
     (2, 1, 512)
     """
     if checks.is_tensor(positions):
-        from .torch import positional_encoding as of_tensors
-
-        return of_tensors(positions, dim, base=base, layout=layout, spacing=spacing, dtype=dtype, out=out)
+        return checks.tensor_functions().positional_encoding(
+            positions, dim, base=base, layout=layout, spacing=spacing, dtype=dtype, out=out
+        )
     return _core.positional_encoding(
         _positions(positions),
         checked_dim(dim),

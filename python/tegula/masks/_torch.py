@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import _native
-from ._dense import Dense, check_is_bool
+from ._dense import Dense, check_is_bool, once_along_stride_0
 from ._documents import Inside, Places
 from ._inputs import borders_of, length_of
 from ._mask import Mask
@@ -208,6 +208,24 @@ def lower(mask: Mask, batch: int, heads: int, q_len: int, k_len: int, device: to
     if not torch._C._len_torch_dispatch_stack():  # a mode may put its own tensors in place of these
         object.__setattr__(mask, "_last_torch", (key, lowered))
     return lowered
+
+
+def lower_bools(bools: Tensor, batch: int, heads: int, q_len: int, k_len: int) -> Any:
+    """`lower` of `masks.dense(bools)`, a plain tensor of the CPU: as few steps as a small call can bear.
+
+    dense is the tensor itself. None where something is wrong, for others to say what.
+    """
+    shape = tuple(bools.shape) if bools.ndim == 4 else (1, 1, *bools.shape)
+    fits = shape[0] in (1, batch) and shape[1] in (1, heads) and shape[2:] == (q_len, k_len)
+    if not fits or bools.dtype is not torch.bool or not bools.is_cpu or bools.layout is not torch.strided:
+        return None
+    array = bools.numpy().reshape(shape)  # a view: axes of size 1 in front, or nothing
+    lo, hi, irregular = _native.scan(once_along_stride_0(array))
+    return (
+        torch.from_numpy(lo),
+        torch.from_numpy(hi),
+        (bools if bools.ndim == 4 else bools[None, None]) if irregular else None,
+    )
 
 
 def handed(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:

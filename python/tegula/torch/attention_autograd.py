@@ -12,8 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _core
+from . import attention_kernels as kernels
 from .attention_dense import Inputs, dense_backward, dense_jvp
+from .attention_options import BIAS, DEFAULTS, SCALE, SINKS, Options
 from .attention_vmap import attention_vmap, backward_vmap
+from .library import direct
 
 # Bound once: these are asked on every call.
 _grad_enabled = torch.is_grad_enabled
@@ -51,8 +55,9 @@ class AttentionFunction(torch.autograd.Function):
         if grad_out is None:
             grad_out = out.new_zeros(()).expand(out.shape)
         dq, dk, dv, dbias, dsinks = backward_call(
-            grad_out, q, k, v, out, lse, lo, hi, dense, bias, alibi, sinks, seed,
-            ctx.scale, ctx.softcap, ctx.dropout_p, ctx.threads, needs[6], needs[8], grad_lse,
+            grad_out, q, k, v, out, lse,
+            (lo, hi, dense, bias, alibi, sinks, seed, ctx.scale, ctx.softcap, ctx.dropout_p, ctx.threads),
+            needs[6], needs[8], grad_lse,
         )  # fmt: skip
         return (
             dq if needs[0] else None,
@@ -76,6 +81,33 @@ class AttentionFunction(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
         return attention_vmap(attention_call, info, in_dims, *args)
+
+
+class DirectAttention(torch.autograd.Function):
+    """`AttentionFunction` for what `direct` says: a training step in the fewest steps of Python.
+
+    Arguments: q, k, v, bias, sinks, and the operator's options (or none), bias and sinks among them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Any, sinks: Any, options: Any
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = kernels.attention(q, k, v, *options)
+        ctx.save_for_backward(q, k, v, out, lse, *options[:7])
+        ctx.options = options[7:]
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, out, lse, *tensors = ctx.saved_tensors
+        options = *tensors, *ctx.options
+        bias_grad, sinks_grad = ctx.needs_input_grad[3:5] if options else (False, False)
+        if grad_out is None:
+            grad_out = out.new_zeros(()).expand(out.shape)
+        dq, dk, dv, dbias, dsinks = backward_call(grad_out, q, k, v, out, lse, options, bias_grad, sinks_grad, grad_lse)
+        return dq, dk, dv, dbias if bias_grad else None, dsinks if sinks_grad else None, None
 
 
 class BackwardFunction(torch.autograd.Function):
@@ -139,12 +171,19 @@ class BackwardFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        return backward_vmap(backward_call, info, in_dims, *args)
+        return backward_vmap(backward_operator, info, in_dims, *args)
 
 
 # Function.apply inspects signatures on every call; the C++ function below it does not need to.
 _record_attention = super(torch.autograd.Function, AttentionFunction).apply
+_record_direct = super(torch.autograd.Function, DirectAttention).apply
 _record_backward = super(torch.autograd.Function, BackwardFunction).apply
+
+
+def direct_attention(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    """Attention on plain tensors, recorded for the gradient; see `DirectAttention`."""
+    found: tuple[Tensor, Tensor] = _record_direct(q, k, v, *(options[BIAS : SINKS + 1 : 2] or (None, None)), options)
+    return found
 
 
 def attention_call(*args: Any) -> Any:
@@ -154,7 +193,30 @@ def attention_call(*args: Any) -> Any:
     return torch.ops.tegula.attention.default(*args)
 
 
-def backward_call(*args: Any) -> Any:
+def backward_call(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    options: Options,
+    bias_grad: bool,
+    sinks_grad: bool,
+    grad_lse: Tensor | None,
+) -> Any:
+    """The operator `attention_backward`; dbias and dsinks may be None where they are not asked for."""
+    if not _grad_enabled() and direct(grad_out, q, k, v, out, lse, grad_lse, *options[:SCALE]):
+        try:
+            return kernels.native_backward(
+                kernels.NO_GRADIENTS, grad_out, q, k, v, out, lse, options, bias_grad, sinks_grad, grad_lse
+            )
+        except _core.NotPlainError:
+            pass
+    return backward_operator(grad_out, q, k, v, out, lse, *(options or DEFAULTS), bias_grad, sinks_grad, grad_lse)
+
+
+def backward_operator(*args: Any) -> Any:
     """The operator `attention_backward`, inside the transforms of `torch.func` too."""
     if torch._C._are_functorch_transforms_active():
         return BackwardFunction.apply(*args)

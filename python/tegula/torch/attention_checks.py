@@ -111,10 +111,12 @@ def check_options(seed: Tensor | None, softcap: float, dropout_p: float) -> None
 
 def sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
     """(B, H, Lq, Lk), B the product of the leading axes."""
+    *lead, q_len, _ = q.shape
+    heads = lead.pop() if lead else 1
     batch = 1
-    for size in q.shape[:-3]:
+    for size in lead:
         batch *= size
-    return batch, q.shape[-3] if q.dim() > 2 else 1, q.shape[-2], k.shape[-2]
+    return batch, heads, q_len, k.shape[-2]
 
 
 def check_fits(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...], k_len: int) -> None:

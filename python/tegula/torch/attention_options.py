@@ -11,17 +11,18 @@ from torch import Tensor
 from .. import checks
 from ..attention import LAYOUTS, numbers
 from ..masks import Mask
-from ..masks._torch import as_mask
+from ..masks._torch import as_mask, lower_bools
+from ..masks._torch import lower as lower_mask
 from ..runtime import checked_threads
 from .attention_checks import check_broadcasts, dtype_name, shape_text, sizes
 from .dropout import lower_dropout
-from .library import check_plain
+from .library import check_plain, direct
 
 Options = tuple[Any, ...]
 
 # lo, hi, dense, bias, alibi, sinks, seed, scale, softcap, dropout_p, threads: what follows q, k and v.
 DEFAULTS: Options = (None, None, None, None, None, None, None, None, 0.0, 0.0, 0)
-BIAS, SINKS = 3, 5
+BIAS, SINKS, SCALE = 3, 5, 7
 
 
 def heads_first(layout: Any, **named: Tensor) -> list[Tensor]:
@@ -49,9 +50,9 @@ def lower(
     threads: Any,
 ) -> Options:
     """The options of a call with q (..., H, Lq, D) and k (..., G, Lk, D), in the order of DEFAULTS."""
-    for name, x in (("q", q), ("k", k)):
-        if x.dim() < 2:
-            raise ValueError(f"{name} has shape {shape_text(x)}; layout 'bhld' needs at least 2 axes")
+    if q.dim() < 2 or k.dim() < 2:
+        name, x = ("q", q) if q.dim() < 2 else ("k", k)
+        raise ValueError(f"{name} has shape {shape_text(x)}; layout 'bhld' needs at least 2 axes")
     lo = hi = dense = None
     batch, heads, q_len, k_len = sizes(q, k)
     if mask is not None:
@@ -64,23 +65,30 @@ def lower(
         sinks = _per_head(sinks, "sinks", heads, q.device)
     if dropout_p != 0.0 or seed is not None:
         dropout_p, seed = lower_dropout(dropout_p, seed, q.device)
-    _, _, scale, softcap, _, _ = numbers(None, None, scale, softcap, 0.0, None)
+    if scale is not None or softcap is not None:
+        _, _, scale, softcap, _, _ = numbers(None, None, scale, softcap, 0.0, None)
+    else:
+        softcap = 0.0
     threads = 0 if threads is None else checked_threads(threads)
     return lo, hi, dense, bias, alibi, sinks, seed, scale, softcap, dropout_p, threads
 
 
-def _mask(
-    mask: Any, batch: int, heads: int, q_len: int, k_len: int, device: torch.device
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _mask(mask: Any, batch: int, heads: int, q_len: int, k_len: int, device: torch.device) -> Any:
     """A mask object, or a bool tensor, whose rows become intervals where they are."""
+    if isinstance(mask, Mask):
+        return lower_mask(mask, batch, heads, q_len, k_len, device)
+    if direct(mask) and device.type == "cpu" and isinstance(mask, Tensor) and not torch.is_inference_mode_enabled():
+        lowered = lower_bools(mask, batch, heads, q_len, k_len)
+        if lowered is not None:
+            return lowered
     if isinstance(mask, np.ndarray):
         refuse_kind("mask", mask)
-    if not isinstance(mask, (Mask, Tensor)):
+    if not isinstance(mask, Tensor):
         raise TypeError(f"mask must be one of tegula.masks or a bool tensor, got {kind_of(mask)}")
-    if isinstance(mask, Tensor) and mask.device != device:
+    if mask.device != device:
         raise TypeError(f"mask is on device '{mask.device}' but q is on device '{device}'")
-    lo, hi, dense = as_mask(mask)._lower_torch(batch, heads, q_len, k_len, device)
-    if dense is not None and isinstance(mask, Tensor):
+    lo, hi, dense = lower_mask(as_mask(mask), batch, heads, q_len, k_len, device)
+    if dense is not None:
         # The caller's own tensor: autograd notices when it is changed before the backward pass.
         dense = mask if mask.dim() == 4 else mask[None, None]
     return lo, hi, dense

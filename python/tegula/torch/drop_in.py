@@ -83,8 +83,11 @@ def scaled_dot_product_attention(
         check_plain(x, name)
         if x.dim() < 2:
             raise ValueError(f"{name} has shape {shape_text(x)}, but needs at least two axes: (..., L, D)")
-    is_causal = checks.flag(is_causal, "is_causal")
-    query, key, value, lead = broadcast(query, key, value, checks.flag(enable_gqa, "enable_gqa"))
+    if is_causal is not False:
+        is_causal = checks.flag(is_causal, "is_causal")
+    if enable_gqa is not False:
+        enable_gqa = checks.flag(enable_gqa, "enable_gqa")
+    query, key, value, lead = broadcast(query, key, value, enable_gqa)
 
     visible = bias = None
     if attn_mask is not None:
@@ -125,6 +128,8 @@ def broadcast(
     several of query stay as they are.
     """
     given = query, key, value
+    if query.shape == key.shape == value.shape and not grouped:
+        return query, key, value, tuple(query.shape)[:-2]
     if query.shape[-1] != key.shape[-1]:
         unfit("query and key must have the same last axis", given)
     if key.shape[-2] != value.shape[-2]:
@@ -172,9 +177,11 @@ def common_size(sizes: Any, given: tuple[Tensor, Tensor, Tensor]) -> int:
 
 
 def fitted(mask: Any, dtype: torch.dtype, scores: tuple[int, ...]) -> Tensor:
-    """`attn_mask` with as many axes as the scores, each of size 1 or theirs."""
+    """`attn_mask` with as many axes as the scores, each of size 1 or theirs; one of two axes may stay as it is."""
     check_tensor(mask, "attn_mask")
     check_plain(mask, "attn_mask")
+    if mask.dim() == 2 and tuple(mask.shape) == scores[-2:] and mask.dtype in (torch.bool, dtype):
+        return mask
     allowed = {torch.bool, torch.float32, dtype}
     if torch.is_autocast_enabled("cpu"):
         allowed.add(torch.get_autocast_dtype("cpu"))

@@ -11,8 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _core
+from . import embedding_kernels as kernels
 from .attention_autograd import derivative_is_wanted
 from .embedding_vmap import backward_vmap, embedding_vmap
+from .library import direct
+
+_grad_enabled = torch.is_grad_enabled
 
 
 class EmbeddingFunction(torch.autograd.Function):
@@ -20,6 +25,8 @@ class EmbeddingFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(*args: Any) -> Tensor:
+        if direct():
+            return kernels.embedding(None, *args)
         with torch._C._AutoDispatchBelowAutograd():
             result: Tensor = torch.ops.tegula.embedding.default(*args)
         return result
@@ -128,7 +135,7 @@ class BackwardFunction(torch.autograd.Function):
 # function below it.
 _transform_embedding: Any = EmbeddingFunction.apply
 _transform_backward: Any = BackwardFunction.apply
-_record_embedding: Any = super(torch.autograd.Function, EmbeddingFunction).apply
+record_embedding: Any = super(torch.autograd.Function, EmbeddingFunction).apply
 _record_backward: Any = super(torch.autograd.Function, BackwardFunction).apply
 
 
@@ -143,6 +150,11 @@ def backward_call(*args: Any) -> Any:
     """The operator `embedding_backward`, inside the transforms of `torch.func` too. Takes every argument."""
     if torch._C._are_functorch_transforms_active():
         return _transform_backward(*args)
+    if not _grad_enabled() and direct(args[0], args[1], args[6]):
+        try:
+            return kernels.embedding_backward(*args)
+        except _core.NotPlainError:
+            pass
     return torch.ops.tegula.embedding_backward.default(*args)
 
 
@@ -150,7 +162,7 @@ def embedding_autograd(*args: Any) -> Any:
     """The kernel of `embedding` on the key Autograd."""
     _, weight, _, _, _, _, positions, position_table, _, _, segment_table, *_ = args
     if derivative_is_wanted(weight, positions, position_table, segment_table):
-        return _record_embedding(*args)
+        return record_embedding(*args)
     return EmbeddingFunction.forward(*args)
 
 

@@ -11,15 +11,17 @@ from torch import Tensor
 from .. import _core, checks
 from ..embedding import checked_ignore_id, checked_padding_idx, refuse_extra_arguments
 from ..positions import checked_base, checked_dim
+from . import embedding_kernels as kernels
 from . import embedding_ops as ops
 from .attention_autograd import derivative_is_wanted
 from .attention_checks import FLOATS
 from .attention_options import refuse_kind
 from .dropout import lower_dropout, seed_number
-from .embedding_autograd import backward_call, embedding_call
+from .embedding_autograd import backward_call, embedding_call, record_embedding
 from .embedding_checks import check_gradient, check_positions
 from .embedding_ops import refuse_derivative
 from .embedding_vmap import DEFAULTS
+from .library import direct
 from .results import empty
 
 
@@ -125,16 +127,22 @@ def embedding(
     if out is not None:
         _tensor(out, "out")
         _without_gradient("out=", weight, position_table, segment_table, out)
-        return ops.native_embedding(out, ids, weight, *options)
+        return kernels.embedding(out, ids, weight, *options)
+    tables = (weight, options[5], options[8]) if options else (weight,)
+    if direct(ids, *tables, *options[4:9:3], *options[9:10]):  # positions, segments, seed
+        try:
+            if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tables):
+                return record_embedding(ids, weight, *options, *DEFAULTS[len(options) :])
+            return kernels.embedding(None, ids, weight, *options)
+        except _core.NotPlainError:
+            pass
     if torch.compiler.is_compiling():
         return ops.embedding(ids, weight, *options)
     if torch._C._are_functorch_transforms_active():
         return embedding_call(ids, weight, *options, *DEFAULTS[len(options) :])
-    if derivative_is_wanted(weight, position_table, segment_table):
+    if derivative_is_wanted(*tables):
         return ops.embedding(ids, weight, *options)
-    if options:
-        return ops.embedding_forward(ids, weight, *options)
-    return ops.embedding_plain(ids, weight)
+    return ops.embedding_forward(ids, weight, *options)
 
 
 def _lower(

@@ -14,14 +14,15 @@ positional_encoding     sinusoidal rows (..., dim); no gradient
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _core
+from . import embedding_kernels as kernels
 from .attention_autograd import refuse_gradient
-from .dropout import seed_number
 from .embedding_autograd import (
     backward_autograd,
     embedding_autograd,
@@ -38,64 +39,15 @@ _ARGUMENTS = (
 )
 
 
-def native_embedding(
-    out: Tensor,
-    ids: Tensor,
-    weight: Tensor,
-    padding_idx: int = -1,
-    zero_pads: bool = False,
-    ignore_id: int | None = None,
-    scale: float = 1.0,
-    positions: Tensor | None = None,
-    position_table: Tensor | None = None,
-    sinusoidal: bool = False,
-    segments: Tensor | None = None,
-    segment_table: Tensor | None = None,
-    seed: Tensor | None = None,
-    dropout_p: float = 0.0,
-) -> Tensor:
-    """Write the embedding into `out` and return it."""
-    _core.embedding(
-        ids, weight, padding_idx, zero_pads, ignore_id, scale, positions, position_table, sinusoidal, segments,
-        segment_table, dropout_p, seed_number(seed), out, -torch.get_num_threads(),
-    )  # fmt: skip
-    return out
-
-
-def _embedding(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
-    if weight.dim() != 2:
-        raise ValueError(f"weight must have shape (V, D), got {tuple(weight.shape)}")
-    return native_embedding(empty(weight, (*ids.shape, weight.shape[1])), ids, weight, *options)
-
-
 def _forward(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
-    if options or weight.requires_grad:
-        refuse_gradient("embedding_forward", weight, *options[4:6], *options[8:9])  # positions and the tables
-    return _embedding(ids, weight, *options)
+    refuse_gradient("embedding_forward", weight, *options[4:6], *options[8:9])  # positions and the tables
+    return kernels.embedding(None, ids, weight, *options)
 
 
 def _fake_embedding(ids: Tensor, weight: Tensor, *options: Any) -> Tensor:
     *_, positions, position_table, sinusoidal, segments, segment_table, seed, _ = options or DEFAULTS
     check_embedding(ids, weight, positions, position_table, sinusoidal, segments, segment_table, seed)
     return weight.new_empty((*ids.shape, weight.shape[1]))
-
-
-def _backward(
-    grad: Tensor,
-    ids: Tensor,
-    num_rows: int,
-    padding_idx: int = -1,
-    ignore_id: int | None = None,
-    scale: float = 1.0,
-    seed: Tensor | None = None,
-    dropout_p: float = 0.0,
-) -> Tensor:
-    check_gradient(grad, ids, num_rows, seed)
-    memory = _core.embedding_backward(
-        grad, ids, num_rows, padding_idx, ignore_id, scale, dropout_p, seed_number(seed), None, -torch.get_num_threads()
-    )
-    dtable: Tensor = torch.from_numpy(memory).view(grad.dtype)
-    return dtable
 
 
 def _fake_backward(grad: Tensor, ids: Tensor, num_rows: int, *options: Any) -> Tensor:
@@ -107,23 +59,17 @@ def _fake_backward(grad: Tensor, ids: Tensor, num_rows: int, *options: Any) -> T
 embedding = define(
     "embedding",
     _ARGUMENTS,
-    kernel=_embedding,
+    kernel=partial(kernels.embedding, None),
     fake=_fake_embedding,
     autograd=embedding_autograd,
     vmap=embedding_vmap,
 )
 embedding_forward = define("embedding_forward", _ARGUMENTS, kernel=_forward, fake=_fake_embedding)
-embedding_plain = define(  # without options: the dispatcher's time goes by the number of arguments
-    "embedding_forward.plain",
-    "(Tensor ids, Tensor weight) -> Tensor",
-    kernel=_forward,
-    fake=_fake_embedding,
-)
 embedding_backward = define(
     "embedding_backward",
     "(Tensor grad, Tensor ids, SymInt num_rows, int padding_idx=-1, int? ignore_id=None, float scale=1.0, "
     "Tensor? seed=None, float dropout_p=0.0) -> Tensor",
-    kernel=_backward,
+    kernel=kernels.embedding_backward,
     fake=_fake_backward,
     autograd=backward_autograd,
     vmap=backward_vmap,

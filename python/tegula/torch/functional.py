@@ -8,13 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import checks
+from .. import _core, checks
 from ..masks import Mask
+from . import attention_kernels as kernels
 from . import attention_ops as ops
-from .attention_autograd import attention_call, backward_call, derivative_is_wanted
+from .attention_autograd import attention_call, backward_call, derivative_is_wanted, direct_attention
 from .attention_checks import dtype_name, shape_text
-from .attention_options import BIAS, DEFAULTS, SINKS, Options, check_kinds, heads_first, lower, refuse_kind
+from .attention_options import BIAS, DEFAULTS, SCALE, SINKS, Options, check_kinds, heads_first, lower, refuse_kind
+from .library import direct
 
+# Bound once: these are asked on every call.
+_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_compiling
 _in_transform = torch._C._are_functorch_transforms_active
 
@@ -129,26 +133,42 @@ def attention(
     if return_weights is not False:
         return_weights = checks.flag(return_weights, "return_weights")
 
-    weights = None
     if out is not None:
         lse, weights = _into(out, layout, q, k, v, options, return_lse, return_weights)
         return _chosen(out, return_lse, lse, return_weights, weights)
+    weights = None
     if return_weights:
         _without_gradient("return_weights=True", q, k, v, bias, sinks)
         out, lse, weights = ops.attention_weights(q, k, v, *options)
-    elif _is_compiling():
-        out, lse = ops.attention(q, k, v, *options)
-    elif _in_transform():
-        out, lse = attention_call(q, k, v, *options, *DEFAULTS[len(options) :])
-    elif return_lse or derivative_is_wanted(q, k, v, bias, sinks):
-        out, lse = ops.attention(q, k, v, *options)
-    elif options:
-        out = ops.attention_forward(q, k, v, *options)
     else:
-        out = ops.attention_plain(q, k, v)
+        out, lse = _out_and_lse(q, k, v, options, return_lse)
     if layout != "bhld":
         out = out.transpose(-3, -2)
     return _chosen(out, return_lse, lse, return_weights, weights) if return_lse or return_weights else out
+
+
+def _out_and_lse(q: Tensor, k: Tensor, v: Tensor, options: Options, return_lse: bool) -> Any:
+    """Attention of lowered options; lse may be None where nobody asks for it."""
+    if direct(q, k, v, *options[:SCALE]):
+        try:
+            if _grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or _trained(options)):
+                return direct_attention(q, k, v, options)
+            found = kernels.native_attention(q, k, v, None, return_lse, False, *options)
+            return found if return_lse else (found, None)
+        except _core.NotPlainError:
+            pass
+    if _is_compiling():
+        return ops.attention(q, k, v, *options)
+    if _in_transform():
+        return attention_call(q, k, v, *options, *DEFAULTS[len(options) :])
+    if return_lse or derivative_is_wanted(q, k, v, *options[BIAS : SINKS + 1]):
+        return ops.attention(q, k, v, *options)
+    return ops.attention_forward(q, k, v, *options), None
+
+
+def _trained(options: Options) -> bool:
+    """Whether bias or sinks require a gradient; slopes that do have been refused."""
+    return any(x is not None and x.requires_grad for x in options[BIAS : SINKS + 1])
 
 
 def _chosen(out: Tensor, return_lse: bool, lse: Any, return_weights: bool, weights: Any) -> Any:
@@ -177,10 +197,8 @@ def _into(
             raise ValueError(f"out must have shape {shape_text(result)}, got {shape_text(out)}")
         out.copy_(result)
         return log_sums, shares
-    log_sums = ops.new_lse(q) if lse else False
-    shares = ops.new_weights(q, k) if weights else False
-    ops.native_attention(q, k, v, out, log_sums, shares, *options)
-    return log_sums, shares
+    found = kernels.native_attention(q, k, v, out, lse, weights, *options)
+    return found[1] if lse else False, found[-1] if weights else False
 
 
 def _without_gradient(option: str, *tensors: Tensor | None) -> None:
@@ -262,20 +280,20 @@ def attention_backward(
     if layout != "bhld":
         q, k, v, grad_out, out = heads_first(layout, q=q, k=k, v=v, grad_out=grad_out, out=out)
     options = lower(q, k, mask, bias, scale, softcap, alibi, sinks, dropout_p, seed, threads)
-    arguments = (grad_out, q, k, v, out, lse, *options, bias is not None, sinks is not None, grad_lse)
+    arguments = grad_out, q, k, v, out, lse, options, bias is not None, sinks is not None, grad_lse
     if grads is None:
         dq, dk, dv, dbias, dsinks = backward_call(*arguments)
     else:
         if not isinstance(grads, tuple) or len(grads) != 3:
             raise TypeError(f"grads must be a tuple of three tensors (dq, dk, dv), got {type(grads).__name__}")
         check_kinds(q=q, dq=grads[0], dk=grads[1], dv=grads[2])
-        _without_gradient("grads=", *(x for x in (*arguments, *grads) if isinstance(x, Tensor)))
+        _without_gradient("grads=", *(x for x in (*arguments, *options, *grads) if isinstance(x, Tensor)))
         dq, dk, dv = grads if layout == "bhld" else heads_first(layout, dq=grads[0], dk=grads[1], dv=grads[2])
-        dbias, dsinks = ops.native_backward(dq, dk, dv, *arguments)
+        *_, dbias, dsinks = kernels.native_backward((dq, dk, dv), *arguments)
     if layout != "bhld":
         dq, dk, dv = heads_first(layout, dq=dq, dk=dk, dv=dv)
     found = [dq, dk, dv] if grads is None else list(grads)
-    if given is not None:
+    if given is not None and dbias is not None:
         found.append(dbias.reshape(given.shape))
     if sinks is not None:
         found.append(dsinks)

@@ -89,6 +89,40 @@ def autocast(op: Any, device: str, places: tuple[int, ...]) -> Callable[..., Any
     return cast
 
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # not those that stand for other tensors, or watch what is done with them
+
+# Bound once: these are asked on every call.
+_KINDS = frozenset((*PLAIN, type(None)))
+_is_compiling = torch.compiler.is_dynamo_compiling
+_in_transform = torch._C._are_functorch_transforms_active
+_in_function_mode = torch._C._is_torch_function_mode_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_jit_state = torch._C._get_tracing_state
+_profiled = torch._C._autograd._profiler_enabled
+_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_AUTOCAST = torch._C.DispatchKey.AutocastCPU
+_forward_ad = torch.autograd.forward_ad
+
+
+def direct(*tensors: torch.Tensor | None) -> bool:
+    """Whether torch's dispatcher would do nothing with these tensors but autograd, and call the kernel.
+
+    Its way costs more than a small kernel takes. Without it, tensors that are not plain memory of the
+    processor reach the native module, whose NotPlainError says that they have to go its way all the same.
+    """
+    return not (
+        _is_compiling()  # first: what follows cannot be compiled
+        or not _KINDS.issuperset(map(type, tensors))
+        or _in_transform()
+        or _in_function_mode()
+        or _dispatch_modes()
+        or _profiled()
+        or not _excluded(_AUTOCAST)
+        or _jit_state() is not None
+        or _forward_ad._current_level >= 0
+    )
+
+
 def refuse(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """TypeError that names the first tensor that is not plain memory of the processor."""
     for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
@@ -98,6 +132,8 @@ def refuse(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 def check_plain(x: torch.Tensor, name: str) -> None:
     """TypeError unless `x` is strided, on the processor, and neither nested nor quantized."""
+    if x.is_cpu and x.layout is torch.strided and not x.is_nested and not x.is_quantized:
+        return
     if x.device.type not in ("cpu", "meta"):
         reason = ": this is no CUDA build of tegula" if x.device.type == "cuda" else ""
         raise TypeError(f"{name} is on device '{x.device}', expected 'cpu'{reason}")

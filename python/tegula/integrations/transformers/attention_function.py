@@ -94,7 +94,8 @@ def tegula_attention(
         )
         return found
 
-    if query.shape[0] != key.shape[0] or key.shape[:3] != value.shape[:3]:
+    shape = key.shape
+    if query.shape[0] != shape[0] or (shape != value.shape and shape[:3] != value.shape[:3]):
         query, key, value, _ = broadcast(query, key, value, grouped=True)
     if isinstance(scaling, Tensor):  # learned, or made from the input
         query, scaling = query * scaling, 1.0
@@ -168,8 +169,47 @@ def inside_documents(mask: Mask | Tensor | None, options: dict[str, Any]) -> Mas
     borders = options.get("cu_seq_lens_q")
     if borders is None:
         return mask
-    packed = documents(cu_seqlens=borders, cu_seqlens_k=options.get("cu_seq_lens_k"))
-    return packed if mask is None else as_mask(mask) & packed
+    given = mask, borders, options.get("cu_seq_lens_k")
+    known = _packed.find(given)
+    if known is not None:
+        return known
+    packed: Mask = documents(cu_seqlens=given[1], cu_seqlens_k=given[2])
+    if mask is not None:
+        packed = as_mask(mask) & packed
+    _packed.keep(given, packed)
+    return packed
+
+
+class LastPacked:
+    """The mask of the last packed row: all layers of a model are given the same objects."""
+
+    def __init__(self) -> None:
+        self.last: tuple[tuple[Any, ...], list[int | None], Mask] | None = None
+
+    def find(self, given: tuple[Any, ...]) -> Mask | None:
+        last = None if traced() else self.last
+        if last is None or any(x is not y for x, y in zip(given, last[0], strict=True)):
+            return None
+        return last[2] if versions(given) == last[1] else None
+
+    def keep(self, given: tuple[Any, ...], packed: Mask) -> None:
+        mask, *borders = given
+        # What cannot tell that it was written to is not kept, and neither is a matrix.
+        if traced() or isinstance(mask, Tensor) or not all(map(tells_versions, borders)):
+            return
+        self.last = given, versions(given), packed
+
+
+def tells_versions(x: Any) -> bool:
+    return x is None or (isinstance(x, Tensor) and not x.is_inference())
+
+
+def versions(given: tuple[Any, ...]) -> list[int | None]:
+    """How often each tensor was written to."""
+    return [x._version if isinstance(x, Tensor) else None for x in given]
+
+
+_packed = LastPacked()
 
 
 def weights_of(query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], sinks: Tensor | None) -> Tensor:
@@ -189,7 +229,7 @@ def weights_of(query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], 
 
 def other_function(module: nn.Module, query: Tensor, options: dict[str, Any]) -> Callable[..., Any] | None:
     """The function that computes what is not computed here, None for everything else."""
-    if query.device.type not in ("cpu", "meta"):
+    if not query.is_cpu and query.device.type != "meta":
         warn_once(f"attn_implementation='tegula' runs on the CPU; on {query.device.type}, sdpa is used instead.")
         sdpa: Callable[..., Any] = sdpa_attention_forward
         return sdpa

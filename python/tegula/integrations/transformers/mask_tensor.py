@@ -51,6 +51,7 @@ class Source:
         self.device = device
         self.bools: Tensor | None = None
         self.written = False
+        self.parts: dict[tuple[Cut, ...], Mask] = {}  # every layer cuts the same part out
 
     def dense(self) -> Tensor:
         if self.bools is None:
@@ -134,10 +135,13 @@ class MaskTensor(Tensor):
             assert mask is not None
             if not self._cuts:
                 return mask
+            if self._cuts in source.parts:
+                return source.parts[self._cuts]
             if isinstance(mask, Intervals):
                 for axis, first, last in self._cuts:
                     spans = [slice(first, last) if axis == n else slice(None) for n in (0, 2, 3)]
                     mask = mask.part(*spans)
+                source.parts[self._cuts] = mask
                 return mask
         return dense(self.bools())
 

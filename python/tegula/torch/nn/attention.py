@@ -186,14 +186,20 @@ class MultiHeadAttention(Projections):
                 raise ValueError(f"with a cache, k must have as many rows as q, got {k.shape[-2]} and {q_len}")
             start = cache.write(*(x if x.dim() == 4 else x[None] for x in (k, v)))
             k, v = (x if q.dim() == 4 else x[0] for x in (cache.k, cache.v))
-        scores = Scores(math.prod(q.shape[:-3]), heads, q_len, k.shape[-2])
+        need_weights = checks.flag(need_weights, "need_weights")
+        structure = self._structure(checks.flag(causal, "causal"), start)
         if start is not None:
             needed = int(start) + q_len if readable(start) else 0
             named = (("mask", mask), ("key_padding", key_padding), ("bias", bias))
-            mask, key_padding, bias = (padded(x, name, needed, scores.k_len) for name, x in named)
+            if needed and not need_weights and not isinstance(mask, Mask):
+                mask, key_padding, bias = (so_far(x, name, needed, k.shape[-2]) for name, x in named)
+                k, v = k[..., :needed, :], v[..., :needed, :]
+                structure = self._structure_of_last(q_len, needed)
+            else:
+                mask, key_padding, bias = (padded(x, name, needed, k.shape[-2]) for name, x in named)
+        scores = Scores(math.prod(q.shape[:-3]), heads, q_len, k.shape[-2])
 
         masking = Masking()
-        structure = self._structure(checks.flag(causal, "causal"), start)
         if structure is not None:
             masking.hide(structure)
         ours(masking, mask, "mask", scores)
@@ -205,7 +211,7 @@ class MultiHeadAttention(Projections):
         if cache is not None:
             cache.advance(q_len)  # nothing failed
         result = self.out_proj(self._rows(out))
-        if not checks.flag(need_weights, "need_weights"):
+        if not need_weights:
             return result
         with torch.no_grad():
             _, weights = attention(q, k, v, mask=masking.mask, bias=masking.bias, return_weights=True)
@@ -228,6 +234,13 @@ class MultiHeadAttention(Projections):
             return causal() if is_causal else None
         left, right = self.window
         return window(left, 0 if is_causal else right)
+
+    def _structure_of_last(self, q_len: int, k_len: int) -> Mask | None:
+        """The mask of the last `q_len` of `k_len` tokens."""
+        left = None if self.window is None else self.window[0]
+        if q_len == 1 and (left is None or left >= k_len - 1):
+            return None
+        return window(left, 0, align="bottom_right")
 
     def _heads_first(self, x: Tensor, heads: int) -> Tensor:
         """(..., L, heads d), or (L, B, heads d), as (..., heads, L, d) in the same memory."""
@@ -294,6 +307,13 @@ def reach(value: Any) -> tuple[int | None, int | None] | None:
         window(*value)  # checks them
         return value[0], value[1]
     return positive(value, "window") - 1, 0
+
+
+def so_far(x: Any, name: str, needed: int, k_len: int) -> Any:
+    """A tensor that speaks of the `needed` keys so far, or of more of the `k_len` of the cache: of those so far."""
+    if not isinstance(x, Tensor) or x.dim() == 0 or x.shape[-1] > k_len or (name == "bias" and x.shape[-1] == 1):
+        return x
+    return padded(x, name, needed, needed)[..., :needed]
 
 
 def padded(x: Any, name: str, needed: int, k_len: int) -> Any:

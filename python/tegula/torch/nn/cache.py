@@ -120,11 +120,16 @@ class KVCache:
             torch._assert_async(
                 (before <= max_len - count).all(), f"the cache is full: it was made for max_len={max_len} tokens"
             )
-        elif int(before) + count > max_len:
-            raise ValueError(
-                f"the cache holds {int(before)} of max_len={max_len} tokens, and {count} more do not fit; "
-                "make it with a larger max_len, or begin anew with reset()"
-            )
+        else:
+            first = int(before)
+            if first + count > max_len:
+                raise ValueError(
+                    f"the cache holds {first} of max_len={max_len} tokens, and {count} more do not fit; "
+                    "make it with a larger max_len, or begin anew with reset()"
+                )
+            self.k.narrow(2, first, count).copy_(k)
+            self.v.narrow(2, first, count).copy_(v)
+            return before
         places = before + torch.arange(count, device=before.device)
         self.k.index_copy_(2, places, k)
         self.v.index_copy_(2, places, v)
