@@ -4,7 +4,7 @@
 #   make test [ARGS="-k masks"]  run the tests on the installed package
 #   make wheel                   build the wheel into dist/ and check it
 #   make lint                    ruff, mypy, clang-format
-#   make bench [ARGS="..."]      measure speed against the machine's peaks and torch
+#   make bench [ARGS="..."]      measure speed against the machine's peaks and other libraries
 #   make dev                     editable install that rebuilds itself on import
 #   make clean                   remove everything that was made
 #
@@ -39,7 +39,7 @@ demo: $(VENV)/.demo | model
 test: $(VENV)/.test | model
 	$(PY) -m pytest $(ARGS)
 
-bench: $(VENV)/.test
+bench: $(VENV)/.bench
 	$(PY) bench/run.py $(ARGS)
 
 wheel: dist/.built
@@ -101,6 +101,10 @@ $(VENV)/.demo: $(VENV)/.installed
 
 $(VENV)/.test: $(VENV)/.installed
 	$(INSTALL) $(WHEEL) --group test
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.test
+	$(INSTALL) --group bench
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml | $(VENV)/.created

@@ -1,8 +1,7 @@
-"""Attention cases: full and masked, forward and backward, padded batches, decoding against a cache."""
+"""Attention cases: full and masked, forward and backward, and padded batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,6 +56,11 @@ def mask_name(mask: Mask) -> str:
     return "" if mask == "full" else f" {mask}"
 
 
+def on(isa: str) -> str:
+    """What stands behind the name of a case that pins its instruction set."""
+    return f" on {isa}" if isa else ""
+
+
 def smaller(shape: Shape) -> Shape:
     batch, heads, length, d = shape
     return min(batch, 2), min(heads, 2), min(length, 96), d
@@ -77,17 +81,20 @@ class Attention:
     shape: Shape
     dtype: str = "float32"
     mask: Mask = "full"
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
     threads: int | None = None
+    isa: str = ""
     short: bool = False
     fresh_output: bool = False  # also time the call that allocates its result
+    tensors: bool = False  # called with torch tensors
+    beside_float32: bool = False  # also time the same in float32
 
     @property
     def name(self) -> str:
-        return sizes(self.shape) + mask_name(self.mask)
+        return sizes(self.shape) + mask_name(self.mask) + (" from torch" if self.tensors else "") + on(self.isa)
 
     def tiny(self) -> Attention:
-        return replace(self, shape=smaller(self.shape), target=None)
+        return replace(self, shape=smaller(self.shape), targets=())
 
     def prepare(self, context: Context) -> Job:
         tg, threads = context.tg, self.threads or context.threads
@@ -104,17 +111,39 @@ class Attention:
             return tg.attention(q, k, v, mask=mask, threads=threads)
 
         contenders = [Contender("out=", OURS, ours, identity, work)]
+        if self.tensors:
+            contenders = [from_torch(context, (q, k, v), mask, work)]
         if self.fresh_output:
             contenders.append(Contender("new result", OURS, ours_fresh, identity, work))
-        # torch knows causal by name; any other mask it takes as an array only.
-        dense = None
-        if isinstance(self.mask, tuple):
-            dense = visible_keys(self.mask, np.arange(length), length)
-        problem = AttentionProblem(q, k, v, work, causal=self.mask == "causal", visible=dense)
+        if self.beside_float32:
+            wide = tuple(np.asarray(a, np.float32) for a in (q, k, v))
+            wide_out = context.poisoned(self.shape, "float32")
+
+            def ours_wide() -> Any:
+                return tg.attention(*wide, mask=mask, threads=threads, out=wide_out)
+
+            contenders.append(Contender("float32", "float32", ours_wide, identity, work))
+        problem = problem_of(self.mask, q, k, v, work)
         for peer in context.peers:
             contenders += peer.attention(problem)
         check = oracle.attention_check(q, k, v, lambda b, h, rows: visible_keys(self.mask, rows, length))
-        return Job(contenders, check, "flop", context.ceilings.compute_kind(self.dtype), self.short)
+        intensity = work / (4 * out.nbytes)
+        return Job(contenders, check, "flop", context.ceilings.compute_kind(self.dtype), intensity, self.short)
+
+
+def problem_of(mask: Mask, q: np.ndarray, k: np.ndarray, v: np.ndarray, work: float) -> AttentionProblem:
+    """torch knows causal by name; any other mask it takes as an array only."""
+    if not isinstance(mask, tuple):
+        return AttentionProblem(q, k, v, work, causal=mask == "causal")
+    dense = visible_keys(mask, np.arange(q.shape[2]), k.shape[2])[None, None]
+    return AttentionProblem(q, k, v, work, visible=dense, window=int(mask[1]))
+
+
+def from_torch(context: Context, arrays: tuple[np.ndarray, ...], mask: Any, work: float) -> Contender:
+    """The call as a user of torch writes it: tensors in, a new tensor out."""
+    peer = context.torch()
+    tensors = [peer.tensor(a) for a in arrays]
+    return Contender("from torch", OURS, lambda: context.tg.attention(*tensors, mask=mask), peer.read, work)
 
 
 @dataclass(frozen=True)
@@ -124,16 +153,18 @@ class AttentionBackward:
     shape: Shape
     dtype: str = "float32"
     mask: Mask = "full"
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
     threads: int | None = None
-    against_one_thread: bool = False  # ratios refer to the same call on one thread
+    isa: str = ""
+    against_one_thread: bool = False  # also time the same call on one thread
+    beside_float32: bool = False  # also time the same in float32
 
     @property
     def name(self) -> str:
-        return "backward " + sizes(self.shape) + mask_name(self.mask)
+        return "backward " + sizes(self.shape) + mask_name(self.mask) + on(self.isa)
 
     def tiny(self) -> AttentionBackward:
-        return replace(self, shape=smaller(self.shape), target=None)
+        return replace(self, shape=smaller(self.shape), targets=())
 
     def prepare(self, context: Context) -> Job:
         tg, threads = context.tg, self.threads or context.threads
@@ -153,11 +184,24 @@ class AttentionBackward:
         contenders = [Contender("grads=", OURS, ours, np.stack, work)]
         if self.against_one_thread:
             contenders.append(Contender("one thread", "one thread", one_thread, np.stack, work))
-        problem = AttentionProblem(q, k, v, work, causal=self.mask == "causal")
+        problem = problem_of(self.mask, q, k, v, work)
         for peer in context.peers:
             contenders += peer.attention_backward(problem, grad_out)
+        if self.beside_float32:
+            contenders.append(self.in_float32(tg, (grad_out, q, k, v), mask, threads, work))
         check = oracle.gradient_check(grad_out, q, k, v, lambda rows: visible_keys(self.mask, rows, length))
-        return Job(contenders, check, "flop", context.ceilings.compute_kind(self.dtype))
+        intensity = work / (8 * q.nbytes)
+        return Job(contenders, check, "flop", context.ceilings.compute_kind(self.dtype), intensity)
+
+    def in_float32(self, tg: Any, arrays: tuple[np.ndarray, ...], mask: Any, threads: int, work: float) -> Contender:
+        grad_out, q, k, v = (np.asarray(a, np.float32) for a in arrays)
+        grads = tuple(np.empty_like(a) for a in (q, k, v))
+        out, lse = tg.attention(q, k, v, mask=mask, threads=threads, return_lse=True)
+
+        def call() -> Any:
+            return tg.attention_backward(grad_out, q, k, v, out, lse, mask=mask, threads=threads, grads=grads)
+
+        return Contender("float32", "float32", call, np.stack, work)
 
 
 def random_lengths(batch: int, length: int, fill: float, rng: np.random.Generator) -> np.ndarray:
@@ -176,15 +220,16 @@ class Padded:
     shape: Shape
     fill: float
     dtype: str = "float32"
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
     threads: int | None = None
+    isa: str = ""
 
     @property
     def name(self) -> str:
         return sizes(self.shape) + f" key padding {round(100 * self.fill)} %, packed"
 
     def tiny(self) -> Padded:
-        return replace(self, shape=smaller(self.shape), fill=0.75, target=None)
+        return replace(self, shape=smaller(self.shape), fill=0.75, targets=())
 
     def prepare(self, context: Context) -> Job:
         tg, threads = context.tg, self.threads or context.threads
@@ -231,72 +276,11 @@ class Padded:
             Contender("not packed, padding(lengths)", OURS, ours_padded, identity, padded_work),
         ]
         keep = np.arange(length) < lengths[:, None]
-        problem = AttentionProblem(q, k, v, work, visible=keep[:, None, None, :])
+        problem = AttentionProblem(q, k, v, work, visible=keep[:, None, None, :], lengths=lengths)
         for peer in context.peers:
             contenders += peer.attention(problem)
         check = oracle.attention_check(
             q, k, v, lambda b, h, rows: np.broadcast_to(keep[b], (len(rows), length)), lengths
         )
-        return Job(contenders, check, "flop", context.ceilings.compute_kind(self.dtype))
-
-
-@dataclass(frozen=True)
-class Decode:
-    """One query against a long cache with grouped heads, bound by reading the cache.
-
-    A model reads another cache in every layer, so several of them take turns, more than the
-    processor's own caches hold; the time is that of one.
-    """
-
-    heads: int
-    groups: int
-    d: int
-    k_len: int
-    dtype: str = "float32"
-    caches: int = 6
-    target: Target | None = None
-    threads: int | None = None
-
-    @property
-    def name(self) -> str:
-        return f"decode Hq {self.heads} Hkv {self.groups} D {self.d} Lk {self.k_len}"
-
-    def tiny(self) -> Decode:
-        return replace(self, heads=4, groups=2, k_len=192, caches=2, target=None)
-
-    def prepare(self, context: Context) -> Job:
-        tg, threads = context.tg, self.threads or context.threads
-        q_shape, k_shape = (1, self.heads, 1, self.d), (1, self.groups, self.k_len, self.d)
-        q = context.normal(q_shape, self.dtype)
-        caches = [
-            (context.normal(k_shape, self.dtype), context.normal(k_shape, self.dtype)) for _ in range(self.caches)
-        ]
-        out = context.poisoned(q_shape, self.dtype)
-        work = float(sum(a.nbytes for a in caches[0]))
-
-        def ours() -> Any:
-            for k, v in caches:
-                tg.attention(q, k, v, threads=threads, out=out)
-            return out
-
-        contenders = [Contender("out=", OURS, ours, identity, work, self.caches)]
-        for peer in context.peers:
-            per_cache = [peer.attention(AttentionProblem(q, k, v, work)) for k, v in caches]
-            for ways in zip(*per_cache, strict=True):
-                calls = [way.call for way in ways]
-                contenders.append(replace(ways[0], call=in_turn(calls), operations=self.caches))
-        last_k, last_v = caches[-1]
-        check = oracle.attention_check(q, last_k, last_v, lambda b, h, rows: np.ones((len(rows), self.k_len), bool))
-        return Job(contenders, check, "byte", "read")
-
-
-def in_turn(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
-    """One call that makes all of them and returns the last result."""
-
-    def run() -> Any:
-        result = None
-        for call in calls:
-            result = call()
-        return result
-
-    return run
+        intensity = work / sum(a.nbytes for a in packed)
+        return Job(contenders, check, "flop", context.ceilings.compute_kind(self.dtype), intensity)

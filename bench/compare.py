@@ -17,7 +17,8 @@ from pathlib import Path
 
 import report
 from job import OURS
-from report import Result, Timing
+from result import Result, Timing, load
+from timing import duration
 
 FLOOR = 0.03  # two quiet runs of the same code differ by this much
 
@@ -31,7 +32,7 @@ def main() -> int:
     p.add_argument("b", type=Path, help="the newer run")
     options = p.parse_args()
     try:
-        (machine_a, a), (machine_b, b) = report.load(options.a), report.load(options.b)
+        (machine_a, a), (machine_b, b) = load(options.a), load(options.b)
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"cannot compare: {error}", file=sys.stderr)
         return 2
@@ -61,8 +62,8 @@ def compare(a: Result, b: Result) -> list[list[str]]:
         lines.append(
             [
                 a.title if old is a.ours else f"  . {old.name}",
-                report.duration(old.best),
-                report.duration(new.best),
+                duration(old.best),
+                duration(new.best),
                 f"{best:.3f}x",
                 f"{median:.3f}x",
                 f"{100 * noise:.0f} %",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from peers import Peer
 
 OURS = "tegula"
+DRAWN = 20_000_003  # a prime: no two heads are the same
 
 
 class SkipCase(Exception):
@@ -51,39 +52,45 @@ class Contender:
 class Job:
     """A case with its arrays.
 
-    The first contender is the one that the target is about; the first one of a peer is the one that
-    ratios refer to. Others are there for information.
+    The first contender is the one that the targets are about, others of ours are there for information.
+    Ratios refer to the fastest contender of the other side.
     """
 
     contenders: list[Contender]
     check: Callable[[np.ndarray], Check]
     unit: Literal["flop", "byte"]
     ceiling: Kind | None
+    intensity: float = 0.0  # operations per byte that has to move; 0: not in the plot
     short: bool = False  # so short that a sample is a loop of calls
+    peers_draw: bool = False  # random numbers of their own: their results cannot be checked
     peer_slack: float = 4.0  # peers may round more often; what matters is that they do the same job
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a case should reach: `kind` says of what."""
+    """What a case should reach: `kind` says of what, `side` against whom."""
 
-    kind: Literal["share", "ratio", "microseconds"]
+    kind: Literal["share", "ratio", "times", "microseconds"]
     value: float
+    side: str = ""
 
     def __str__(self) -> str:
         if self.kind == "share":
             return f">= {self.value:g} %"
-        if self.kind == "ratio":
-            return f">= {self.value:g}x"
-        return f"<= {self.value:g} us"
+        if self.kind == "microseconds":
+            return f"<= {self.value:g} us"
+        sign = ">=" if self.kind == "ratio" else "<="
+        return f"{sign} {self.value:g}x {self.side}"
 
-    def met(self, *, seconds: float, share: float | None, ratio: float | None) -> bool | None:
-        """None when what it takes was not measured."""
+    def met(self, *, seconds: float, share: float | None, other: float | None) -> bool | None:
+        """`other`: seconds of the fastest way of `side`. None when what it takes was not measured."""
         if self.kind == "share":
             return None if share is None else 100 * share >= self.value
-        if self.kind == "ratio":
-            return None if ratio is None else ratio >= self.value
-        return 1e6 * seconds <= self.value
+        if self.kind == "microseconds":
+            return 1e6 * seconds <= self.value
+        if other is None:
+            return None
+        return other / seconds >= self.value if self.kind == "ratio" else seconds / other <= self.value
 
 
 def share(percent: float) -> Target:
@@ -91,9 +98,14 @@ def share(percent: float) -> Target:
     return Target("share", percent)
 
 
-def ratio(times: float) -> Target:
-    """At least this many times as fast as the peer."""
-    return Target("ratio", times)
+def ratio(times: float, side: str = "torch") -> Target:
+    """At least this many times as fast as the other side."""
+    return Target("ratio", times, side)
+
+
+def at_most(times: float, side: str) -> Target:
+    """At most this many times as long as the other side."""
+    return Target("times", times, side)
 
 
 def microseconds(most: float) -> Target:
@@ -111,6 +123,13 @@ class Context:
     threads: int
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(2017))
 
+    def torch(self) -> Any:
+        """The peer that has tensors."""
+        for peer in self.peers:
+            if peer.name == "torch":
+                return peer
+        raise SkipCase("torch is not installed")
+
     def dtype(self, name: str) -> np.dtype[Any]:
         if name != "bfloat16":
             return np.dtype(name)
@@ -124,7 +143,12 @@ class Context:
     def normal(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """Normal numbers in memory that starts at a cache line."""
         array = aligned(shape, self.dtype(dtype))
-        array[...] = self.rng.standard_normal(shape, dtype=np.float32)
+        flat = array.reshape(-1)
+        # Large arrays repeat themselves: drawing numbers would take longer than the benchmark.
+        block = self.rng.standard_normal(min(flat.size, DRAWN), dtype=np.float32).astype(array.dtype)
+        for start in range(0, flat.size, DRAWN):
+            part = flat[start : start + DRAWN]
+            part[...] = block[: part.size]
         return array
 
     def poisoned(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -142,7 +166,11 @@ class Case(Protocol):
     @property
     def dtype(self) -> str: ...
     @property
-    def target(self) -> Target | None: ...
+    def targets(self) -> tuple[Target, ...]: ...
+    @property
+    def isa(self) -> str:
+        """Pinned for this case; empty: the one in use."""
+
     @property
     def threads(self) -> int | None:
         """None: as many as the run asks for."""

@@ -22,15 +22,18 @@ class Embedding:
     rows: int
     d: int
     dtype: str = "float32"
-    target: Target | None = None
+    dropout_p: float = 0.0
+    targets: tuple[Target, ...] = ()
     threads: int | None = None
+    isa: str = ""
 
     @property
     def name(self) -> str:
-        return f"embedding {self.batch} x {self.length} ids, V {self.rows}, D {self.d}"
+        dropout = f", dropout {self.dropout_p:g}" if self.dropout_p else ""
+        return f"embedding {self.batch} x {self.length} ids, V {self.rows}, D {self.d}{dropout}"
 
     def tiny(self) -> Embedding:
-        return replace(self, batch=2, length=64, rows=500, target=None)
+        return replace(self, batch=2, length=64, rows=500, targets=())
 
     def prepare(self, context: Context) -> Job:
         tg = context.tg
@@ -43,14 +46,32 @@ class Embedding:
         # What any implementation has to move: every table row that occurs, and the result.
         work = float((len(np.unique(ids)) + ids.size) * self.d * weight.itemsize)
 
-        def ours() -> Any:
-            return tg.embedding(ids, weight, scale=scale, position_table="sinusoidal", out=out)
+        options: dict[str, Any] = dict(scale=scale, position_table="sinusoidal", out=out)
 
-        contenders = [Contender("out=", OURS, ours, identity, work)]
-        problem = EmbeddingProblem(ids, weight, table, scale, peer_out, work)
+        def plain() -> Any:
+            return tg.embedding(ids, weight, **options)
+
+        def dropped() -> Any:
+            return tg.embedding(ids, weight, dropout_p=self.dropout_p, seed=3, **options)
+
+        def fresh() -> Any:
+            return tg.embedding(ids, weight, scale=scale, position_table="sinusoidal")
+
+        if self.dropout_p:
+            kept = tg.dropout_mask(3, self.dropout_p, shape=shape)
+            contenders = [Contender("out=", OURS, dropped, identity, work)]
+            factor = kept / np.float32(1 - self.dropout_p)
+            contenders.append(Contender("without dropout", "without dropout", plain, lambda a: a * factor, work))
+            check = oracle.embedding_check(ids, weight, scale, kept, self.dropout_p)
+        else:
+            contenders = [Contender("out=", OURS, plain, identity, work)]
+            contenders.append(Contender("new result", OURS, fresh, identity, work))
+            check = oracle.embedding_check(ids, weight, scale)
+        problem = EmbeddingProblem(ids, weight, table, scale, peer_out, work, self.dropout_p)
         for peer in context.peers:
             contenders += peer.embedding(problem)
-        return Job(contenders, oracle.embedding_check(ids, weight, scale), "byte", "copy")
+        intensity = 2.0 * ids.size * self.d / work
+        return Job(contenders, check, "byte", "copy", intensity, peers_draw=self.dropout_p > 0)
 
 
 @dataclass(frozen=True)
@@ -63,8 +84,9 @@ class EmbeddingBackward:
     d: int
     sparse: bool = False
     dtype: str = "float32"
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
     threads: int | None = None
+    isa: str = ""
 
     @property
     def name(self) -> str:
@@ -72,7 +94,7 @@ class EmbeddingBackward:
         return f"embedding backward {self.batch} x {self.length} ids, V {self.rows}, D {self.d}, {form}"
 
     def tiny(self) -> EmbeddingBackward:
-        return replace(self, batch=2, length=64, rows=500, target=None)
+        return replace(self, batch=2, length=64, rows=500, targets=())
 
     def prepare(self, context: Context) -> Job:
         tg = context.tg
@@ -103,7 +125,7 @@ class EmbeddingBackward:
         problem = EmbeddingGradientProblem(ids, grad, self.rows, None if self.sparse else peer_out, work)
         for peer in context.peers:
             contenders += peer.embedding_backward(problem, dense)
-        return Job(contenders, check, "byte", "copy")
+        return Job(contenders, check, "byte", "copy", float(ids.size * self.d) / work)
 
 
 @dataclass(frozen=True)
@@ -113,15 +135,16 @@ class Positions:
     length: int
     d: int
     dtype: str = "float32"
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
     threads: int | None = None
+    isa: str = ""
 
     @property
     def name(self) -> str:
         return f"positional_encoding({self.length}, {self.d})"
 
     def tiny(self) -> Positions:
-        return replace(self, length=100, target=None)
+        return replace(self, length=100, targets=())
 
     def prepare(self, context: Context) -> Job:
         tg = context.tg
@@ -148,8 +171,9 @@ class DenseMask:
     length: int
     window: int | None = None
     dtype: str = "bool"
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
     threads: int | None = None
+    isa: str = ""
 
     @property
     def name(self) -> str:
@@ -157,7 +181,7 @@ class DenseMask:
         return f"dense mask {self.length} x {self.length}, {kind}"
 
     def tiny(self) -> DenseMask:
-        return replace(self, length=100, window=self.window and 16, target=None)
+        return replace(self, length=100, window=self.window and 16, targets=())
 
     def prepare(self, context: Context) -> Job:
         masks = context.tg.masks
@@ -170,9 +194,10 @@ class DenseMask:
         def matrix(out: np.ndarray) -> np.ndarray:
             return out.reshape(out.shape[-2:])  # the axes of batch and heads are 1 here
 
-        contenders = [Contender("", OURS, ours, matrix, work)]
+        contenders = [Contender("new result", OURS, ours, matrix, work)]
         for peer in context.peers:
             contenders += peer.causal_mask(self.length, self.window, work)
         kind = "causal" if self.window is None else ("sliding", self.window)
         expected = visible_keys(kind, np.arange(self.length), self.length)
-        return Job(contenders, oracle.equality_check(expected), "byte", None)
+        # Two comparisons make an element of one byte.
+        return Job(contenders, oracle.equality_check(expected), "byte", "write", 2.0)

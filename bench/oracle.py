@@ -183,14 +183,22 @@ def sinusoids(positions: np.ndarray, dim: int) -> np.ndarray:
     return pairs.reshape(*np.shape(positions), -1)[..., :dim]
 
 
-def embedding_check(ids: np.ndarray, weight: np.ndarray, scale: float) -> Callable[[np.ndarray], Check]:
-    """A check for results (B, L, D) of weight[ids] * scale + sinusoidal positions 0..L-1."""
+def embedding_check(
+    ids: np.ndarray, weight: np.ndarray, scale: float, kept: np.ndarray | None = None, dropout_p: float = 0.0
+) -> Callable[[np.ndarray], Check]:
+    """A check for results (B, L, D) of weight[ids] * scale + sinusoidal positions 0..L-1.
+
+    `kept` (B, L, D) says what dropout leaves; what is left is divided by 1 - dropout_p.
+    """
     rng = np.random.default_rng(7)
     b = rng.integers(0, ids.shape[0], 512)
     i = rng.integers(0, ids.shape[1], 512)
     rows, table = weight[ids[b, i]], sinusoids(i, weight.shape[1])
     exact = rows.astype(np.float64) * scale + table
     plain = rows.astype(np.float32) * np.float32(scale) + table.astype(np.float32)
+    if kept is not None:
+        factor = np.where(kept[b, i], 1 / (1 - dropout_p), 0.0)
+        exact, plain = exact * factor, plain * factor.astype(np.float32)
     twin = plain.astype(weight.dtype).astype(np.float64)
     tolerance = 2 * float(np.abs(twin - exact).max())
     tolerance += eps(weight.dtype) / 2 * float(np.abs(exact).max())

@@ -1,6 +1,6 @@
-// What this machine can do at most, for N threads: multiply-adds, bf16 dot products, memory reads
-// and copies. Compiled by peak.py with the flags of the instruction set that is being benchmarked,
-// so the ceiling is that of the instructions the kernels may use.
+// What this machine can do at most, for N threads: multiply-adds, bf16 dot products, memory reads,
+// writes and copies. Compiled by peak.py with the flags of the instruction set that is being
+// benchmarked, so the ceiling is that of the instructions the kernels may use.
 //
 // One call runs several short bursts. All threads start a burst together, and its rate is the work
 // of all of them over the time from the first start to the last end.
@@ -108,6 +108,16 @@ void store_past_caches(Floats* to, Floats v) {
 #endif
 }
 
+double write_memory(Part part) {
+  const Floats value = broadcast(1e-3f);
+  for (std::size_t i = 0; i < part.vectors; ++i) store_past_caches(part.data + i, value);
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+  consume(part.data[part.vectors - 1]);
+  return static_cast<double>(part.vectors) * kVectorBytes;
+}
+
 double copy_memory(Part part) {
   const std::size_t half = part.vectors / 2;
   const Floats* from = part.data;
@@ -135,7 +145,7 @@ char* memory() {
   return base;
 }
 
-enum Kind { kFma = 0, kBf16Dot = 1, kRead = 2, kCopy = 3 };
+enum Kind { kFma = 0, kBf16Dot = 1, kRead = 2, kCopy = 3, kWrite = 4 };
 
 double work(int kind, Part part) {
   switch (kind) {
@@ -145,6 +155,7 @@ double work(int kind, Part part) {
 #endif
     case kRead: return read_memory(part);
     case kCopy: return copy_memory(part);
+    case kWrite: return write_memory(part);
     default: return 0;
   }
 }
@@ -162,10 +173,10 @@ extern "C" int tegula_bench_rates(int kind, int threads, int bursts, double* rat
 #if !defined(__AVX512BF16__)
   if (kind == kBf16Dot) return 1;
 #endif
-  if (kind < kFma || kind > kCopy || threads < 1 || bursts < 1) return 1;
+  if (kind < kFma || kind > kWrite || threads < 1 || bursts < 1) return 1;
 
   std::vector<Part> parts(static_cast<std::size_t>(threads), Part{nullptr, 0});
-  if (kind == kRead || kind == kCopy) {
+  if (kind >= kRead) {
     char* const base = memory();
     if (base == nullptr) return 2;
     const std::size_t share =

@@ -17,13 +17,14 @@ from typing import Literal
 
 SOURCE = Path(__file__).with_name("peak.cpp")
 
-Kind = Literal["fma", "bf16dot", "read", "copy"]
-NUMBERS: dict[Kind, int] = {"fma": 0, "bf16dot": 1, "read": 2, "copy": 3}
+Kind = Literal["fma", "bf16dot", "read", "copy", "write"]
+NUMBERS: dict[Kind, int] = {"fma": 0, "bf16dot": 1, "read": 2, "copy": 3, "write": 4}
 TITLES: dict[Kind, str] = {
     "fma": "float32 multiply-add",
     "bf16dot": "bf16 dot instruction",
     "read": "memory read",
     "copy": "memory copy, read + written",
+    "write": "memory write",
 }
 
 # The ceiling of an instruction set is that of its own instructions, not of the machine's best ones.
@@ -52,6 +53,7 @@ class Ceilings:
         self.isa = isa
         self.reason: str | None = None
         self._rates = None
+        self._others: dict[str, Ceilings] = {}
         try:
             library = ctypes.CDLL(str(compiled(isa)))
         except (UnavailableError, OSError) as error:
@@ -65,6 +67,14 @@ class Ceilings:
             ctypes.POINTER(ctypes.c_double),
         ]
         self._rates.restype = ctypes.c_int
+
+    def of(self, isa: str) -> Ceilings:
+        """Those of another instruction set."""
+        if isa in ("", self.isa):
+            return self
+        if isa not in self._others:
+            self._others[isa] = Ceilings(isa)
+        return self._others[isa]
 
     def sample(self, kind: Kind, threads: int, bursts: int = 4) -> list[float]:
         """Operations or bytes per second, one entry a burst; empty when this cannot be measured."""

@@ -1,91 +1,15 @@
-"""Results as a table for people and as JSON for compare.py."""
+"""Results as tables for people, and the progress of a run."""
 
 from __future__ import annotations
 
-import json
-import math
-import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from job import DTYPE_SHORT, OURS
-from peak import Kind
-
-FORMAT = 1  # of the JSON file
-
-
-@dataclass
-class Timing:
-    """One contender of a case: seconds per operation, one a round."""
-
-    name: str
-    side: str
-    seconds: list[float]
-    work: float
-    error: float
-    tolerance: float
-
-    @property
-    def best(self) -> float:
-        return min(self.seconds)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
-
-
-@dataclass
-class Result:
-    """One case. Without timings, `note` says why."""
-
-    suite: str
-    case: str
-    dtype: str
-    threads: int
-    unit: str = "flop"
-    timings: list[Timing] = field(default_factory=list)
-    ceiling: Kind | None = None
-    ceiling_rates: list[float] = field(default_factory=list)  # best burst of each round
-    rounds: int = 0
-    idle_rounds: int = 0
-    target: str | None = None
-    met: bool | None = None
-    failed: bool = False
-    note: str = ""
-
-    @property
-    def key(self) -> str:
-        return f"{self.suite} / {self.case} / {self.dtype} / {self.threads} threads"
-
-    @property
-    def title(self) -> str:
-        return f"{self.case} {DTYPE_SHORT.get(self.dtype, self.dtype)}"
-
-    @property
-    def ours(self) -> Timing | None:
-        return next((t for t in self.timings if t.side == OURS), None)
-
-    @property
-    def peer(self) -> Timing | None:
-        return next((t for t in self.timings if t.side != OURS), None)
-
-    def share(self, timing: Timing) -> tuple[float, float] | None:
-        """Share of the ceiling: best against best, and median against median."""
-        if not self.ceiling_rates:
-            return None
-        return (
-            timing.work / timing.best / max(self.ceiling_rates),
-            timing.work / timing.median / statistics.median(self.ceiling_rates),
-        )
-
-
-def ratio(slow: Timing, fast: Timing) -> tuple[float, float]:
-    """How many times as long the first takes: best against best, and median against median."""
-    return slow.best / fast.best, slow.median / fast.median
-
+from job import OURS
+from peers import KNOWN
+from result import Result, Timing, ratio
+from timing import duration
 
 # ------------------------------------------------------------------------------------------------
 # Text
@@ -95,30 +19,20 @@ HEADER = ["case", "best", "median", "rate", "of peak (median)", "ratio (median)"
 HEADER += ["target", "met", "idle"]
 
 
-def duration(seconds: float) -> str:
-    """Three digits in us, ms or s."""
-    for unit, scale in (("us", 1e6), ("ms", 1e3), ("s", 1.0)):
-        value = seconds * scale
-        if value < 999.5 or unit == "s":
-            return f"{value:.{max(0, 2 - digits(value))}f} {unit}"
-    raise AssertionError("unreachable")
-
-
-def digits(value: float) -> int:
-    """Digits before the point, less one; 0 for anything below 10."""
-    return max(0, math.floor(math.log10(value))) if value > 0 else 0
+def named(result: Result) -> str:
+    """The case, with the number of threads where it is not the usual one."""
+    if result.threads == 2:
+        return result.title
+    return f"{result.title}, {result.threads} thread" + ("s" if result.threads > 1 else "")
 
 
 def rows(results: Sequence[Result]) -> list[list[str]]:
     """The table's cells: a line per case, then one for each other contender."""
     lines = []
     for result in results:
-        title = result.title
-        if result.threads != 2:
-            title += f", {result.threads} thread" + ("s" if result.threads > 1 else "")
-        target = [result.target or "", verdict(result)]
+        target = [", ".join(judged.text for judged in result.targets), verdict(result)]
         if not result.timings:
-            lines.append([title, "-", "-", "", "", "", *target, ""])
+            lines.append([named(result), "-", "-", "", "", "", *target, ""])
             continue
         idle = f"{result.idle_rounds}/{result.rounds}"
         ours, peer = result.ours, result.peer
@@ -133,7 +47,7 @@ def rows(results: Sequence[Result]) -> list[list[str]]:
                 compared = "" if timing is peer else f"ours {best:.2f}x ({median:.2f})"
             lines.append(
                 [
-                    title if first else f"  . {timing.name}",
+                    named(result) if first else f"  . {timing.name}",
                     duration(timing.best),
                     duration(timing.median),
                     f"{timing.work / timing.best / 1e9:.1f} {UNITS[result.unit]}",
@@ -146,6 +60,42 @@ def rows(results: Sequence[Result]) -> list[list[str]]:
     return lines
 
 
+def summary(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of the short table: a line per case, a column per peer, targets beside the numbers."""
+    sides = [peer for peer in KNOWN if any(r.fastest(peer) or wanted(r, peer) for r in results)]
+    lines = []
+    for result in results:
+        ours = result.ours
+        shares = None if ours is None else result.share(ours)
+        cells = [named(result), "-" if ours is None else duration(ours.best)]
+        cells.append(judged_cell(result, "" if shares is None else f"{100 * shares[0]:.1f} %", "%"))
+        for side in sides:
+            other = result.fastest(side)
+            cells.append(
+                judged_cell(result, "" if other is None or ours is None else f"{other.best / ours.best:.2f}x", side)
+            )
+        other_targets = [judged for judged in result.targets if not judged.text.endswith(("%", *sides))]
+        cells.append(", ".join(f"{judged.text} {MARKS[judged.met]}" for judged in other_targets))
+        lines.append(cells)
+    return ["case", "best", "of peak", *sides, "other targets"], lines
+
+
+def wanted(result: Result, side: str) -> bool:
+    return any(judged.text.endswith(f"x {side}") for judged in result.targets)
+
+
+def judged_cell(result: Result, measured: str, what: str) -> str:
+    """A number with its target; "-" where it was not measured."""
+    target = next((judged for judged in result.targets if judged.text.endswith(what)), None)
+    if target is None:
+        return measured or "-"
+    bound = target.text.removesuffix(what).rstrip()
+    return f"{measured or '-'} ({bound} {MARKS[target.met]})"
+
+
+MARKS = {True: "yes", False: "NO", None: "-"}
+
+
 def share_cell(result: Result, timing: Timing) -> str:
     if result.ceiling is None:
         return ""
@@ -156,11 +106,20 @@ def share_cell(result: Result, timing: Timing) -> str:
 
 
 def verdict(result: Result) -> str:
-    if result.failed:
-        return "FAILED"
-    if result.target is None:
-        return ""
-    return {True: "yes", False: "NO", None: "-"}[result.met]
+    """One mark for each target."""
+    return "FAILED" if result.failed else ", ".join(MARKS[judged.met] for judged in result.targets)
+
+
+def markdown(header: list[str], lines: list[list[str]], title: str = "") -> str:
+    """A Markdown table whose columns also line up as plain text."""
+    widths = [max(len(line[i]) for line in [header, *lines]) for i in range(len(header))]
+    ruler = [":" + "-" * (widths[0] - 1), *("-" * (w - 1) + ":" for w in widths[1:])]
+    text = [f"\n{title}\n"] if title else []
+    for line in [header, ruler, *lines]:
+        first, *others = (cell.ljust(w) for cell, w in zip(line, widths, strict=True))
+        others = [cell.strip().rjust(len(cell)) for cell in others]
+        text.append("| " + " | ".join([first, *others]) + " |")
+    return "\n".join(text)
 
 
 def print_table(header: list[str], lines: list[list[str]], title: str = "") -> None:
@@ -178,17 +137,12 @@ def print_table(header: list[str], lines: list[list[str]], title: str = "") -> N
             for number, name in enumerate(header):
                 table.add_column(name, justify="right" if number else "left")
             for line in lines:
-                style = {"NO": "red", "FAILED": "bold red", "yes": "green"}
-                mark = next((style[cell] for cell in line if cell in style), None)
-                table.add_row(*line, style=mark)
+                text = " ".join(line)
+                style = "red" if "NO" in text or "FAILED" in text else "green" if "yes" in text else None
+                table.add_row(*line, style=style)
             Console().print(table)
             return
-    widths = [max(len(line[i]) for line in [header, *lines]) for i in range(len(header))]
-    ruler = [":" + "-" * (widths[0] - 1), *("-" * (w - 1) + ":" for w in widths[1:])]
-    for line in [header, ruler, *lines]:
-        first, *others = (cell.ljust(w) for cell, w in zip(line, widths, strict=True))
-        others = [cell.strip().rjust(len(cell)) for cell in others]
-        print("| " + " | ".join([first, *others]) + " |")
+    print(markdown(header, lines))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -196,10 +150,11 @@ def print_table(header: list[str], lines: list[list[str]], title: str = "") -> N
 
 
 class Progress:
-    """A bar on stderr, tqdm's where it is installed; in a log, a line per case."""
+    """A bar on stderr, tqdm's where it is installed; in a log, a line per case and percent."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, unit: str) -> None:
         self.total, self.done, self.text = total, 0, ""
+        self.logged = -1
         self.bar: Any = None
         self.terminal = sys.stderr.isatty()
         try:
@@ -208,14 +163,18 @@ class Progress:
             return
         if not self.terminal:
             return
-        self.bar = tqdm(total=total, unit="round", leave=False, dynamic_ncols=True)
+        self.bar = tqdm(total=total, unit=unit, leave=False, dynamic_ncols=True)
 
     def title(self, text: str) -> None:
         self.text = text
         if self.bar is not None:
             self.bar.set_description(text)
-        elif not self.terminal:
-            print(f"{100 * self.done // self.total:3d} %  {text}", file=sys.stderr, flush=True)
+        elif not self.terminal and self.percent() > self.logged:
+            self.logged = self.percent()
+            print(f"{self.logged:3d} %  {text}", file=sys.stderr, flush=True)
+
+    def percent(self) -> int:
+        return 100 * self.done // max(self.total, 1)
 
     def step(self, rounds: int = 1) -> None:
         self.done += rounds
@@ -230,31 +189,3 @@ class Progress:
             self.bar.close()
         elif self.terminal:
             print("\r" + " " * 75 + "\r", end="", file=sys.stderr, flush=True)
-
-
-# ------------------------------------------------------------------------------------------------
-# JSON
-
-
-def save(path: Path, machine: dict[str, Any], settings: dict[str, Any], results: Sequence[Result]) -> None:
-    """Write a file that `load` reads."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = {
-        "format": FORMAT,
-        "machine": machine,
-        "settings": settings,
-        "results": [asdict(result) for result in results],
-    }
-    path.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def load(path: Path) -> tuple[dict[str, Any], dict[str, Result]]:
-    """The machine, and the results by key."""
-    data = json.loads(path.read_text(encoding="utf-8"))
-    if data.get("format") != FORMAT:
-        raise ValueError(f"{path}: format {data.get('format')!r}, expected {FORMAT}")
-    results = []
-    for entry in data["results"]:
-        timings = [Timing(**timing) for timing in entry.pop("timings")]
-        results.append(Result(timings=timings, **entry))
-    return data["machine"], {result.key: result for result in results}

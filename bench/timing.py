@@ -11,6 +11,7 @@ Three habits, each against one thing that spoils such comparisons:
 from __future__ import annotations
 
 import gc
+import math
 import os
 import statistics
 import time
@@ -93,6 +94,7 @@ def interleave(
     *,
     idle_bound: float = 3.0,
     gap: float = GAP,
+    patience: float = math.inf,
     beside: Callable[[], None] | None = None,
     progress: Callable[[], None] | None = None,
 ) -> tuple[list[Samples], int]:
@@ -108,6 +110,9 @@ def interleave(
         How many seconds a round may wait for an idle machine.
     gap : float
         Seconds of sleep before each sample.
+    patience : float
+        A contender other than the first, once it has two samples and took this many seconds, has no
+        further turns.
     beside : callable, optional
         Called once a round after the contenders: measures the machine under the same conditions.
     progress : callable, optional
@@ -129,6 +134,9 @@ def interleave(
         for _ in range(rounds):
             idle_rounds += wait_until_idle(idle_bound)
             for timed, kept in zip(contenders, samples, strict=True):
+                spent = sum(kept.seconds) * timed.operations * timed.loops
+                if kept is not samples[0] and len(kept.seconds) >= 2 and spent > patience:
+                    continue
                 time.sleep(gap)
                 kept.seconds.append(_seconds(timed))
             if beside is not None:
@@ -156,3 +164,17 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def duration(seconds: float) -> str:
+    """Three digits in us, ms or s."""
+    for unit, scale in (("us", 1e6), ("ms", 1e3), ("s", 1.0)):
+        value = seconds * scale
+        if value < 999.5 or unit == "s":
+            return f"{value:.{max(0, 2 - digits(value))}f} {unit}"
+    raise AssertionError("unreachable")
+
+
+def digits(value: float) -> int:
+    """Digits before the point, less one; 0 for anything below 10."""
+    return max(0, math.floor(math.log10(value))) if value > 0 else 0

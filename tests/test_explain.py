@@ -12,6 +12,8 @@ pytestmark = pytest.mark.isa_once
 DOCUMENTS = np.cumsum([0, *[3] * 40, 150, *[1] * 7, 0, 60, 33])
 T = int(DOCUMENTS[-1])
 
+BLOCKS = np.kron(np.random.default_rng(1).random((6, 6)) < 0.3, np.ones((64, 64))) > 0
+
 # Masks whose rows, block by block, see one run of keys.
 RUNS = {
     "none": (None, 130, 130),
@@ -23,12 +25,18 @@ RUNS = {
     "padding": (masks.padding([130, 0, 77]), 130, 130),
     "prefix": (masks.prefix([50, 200]), 400, 400),
     "one query": (masks.padding([300, 2]), 1, 512),
-    "blocks of pairs": (masks.padding(keep=np.arange(300)[None] % 7 > 2), 100, 300),
 }
 OTHERS = {
     "documents": (masks.documents(cu_seqlens=DOCUMENTS), T, T),
     "causal documents": (masks.documents(cu_seqlens=DOCUMENTS, causal="bottom_right"), T, T),
     "chunked": (masks.chunked(37), 500, 500),
+    "sinks and window": (masks.sliding(60) | masks.global_tokens(4) & masks.causal(), 900, 900),
+    "scattered": (masks.padding(keep=np.arange(300)[None] % 7 > 2), 100, 300),
+    "dense blocks": (
+        masks.dense(BLOCKS),
+        384,
+        384,
+    ),
     "dense": (masks.dense(np.random.default_rng(0).random((2, 3, 90, 310)) < 0.4), 90, 310),
 }
 
@@ -58,8 +66,6 @@ def test_tiles_and_pairs_of_runs(name, dtype):
                 full += tile.all()
                 skipped += not tile.any()
                 mixed += tile.any() and not tile.all()
-    if name == "blocks of pairs":  # dense: every tile is compared with the bools
-        full, mixed = 0, full + mixed
     assert (found.tiles_full, found.tiles_mixed, found.tiles_skipped) == (full, mixed, skipped)
 
 
@@ -105,7 +111,7 @@ def test_sizes_of_the_mask():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mask": np.eye(300, dtype=bool)[:, ::-1] | np.eye(300, dtype=bool)}, "dense"),
+        ({"mask": BLOCKS & (np.arange(384) % 3 > 0)}, "dense"),
         ({"q_len": 10, "dim": 100}, "head size 100"),
         ({"q_len": 10, "value_dim": 7}, "values 7"),
         ({"q_len": 10, "bias": "float64"}, "float64"),

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -172,6 +173,17 @@ void run_shared(const AttentionGradArgs& a, const AttentionGradKernels& kernel,
   run_parts(GradStep::kWriteRows, GradStep::kWriteKeys);
 }
 
+// dq, dk and dv.
+void run_units(const AttentionGradArgs& a, const AttentionGradKernels& kernel, int threads) {
+  const BackwardPlan plan = plan_backward(a, kernel, threads, false);
+  const WholeUnits whole(a, kernel, plan, threads);
+  if (plan.shared.empty()) {
+    run_tasks(whole.count(), threads, [&](int64_t index) { whole.run(index); });
+  } else {
+    run_shared(a, kernel, plan, whole, threads);
+  }
+}
+
 // Tasks own entries of dbias: those of one batch entry and head stand for all that share them.
 void run_bias(const AttentionGradArgs& a, const AttentionGradKernels& kernel, int threads) {
   const View& dbias = a.dbias;
@@ -204,6 +216,58 @@ void run_bias(const AttentionGradArgs& a, const AttentionGradKernels& kernel, in
   const size_t scratch_bytes = kernel.bias_scratch_bytes(a);
   run_tasks(static_cast<int64_t>(tasks.size()), threads, [&](int64_t index) {
     kernel.bias(a, tasks[static_cast<size_t>(index)], thread_arena().reserve(scratch_bytes));
+  });
+}
+
+// Units that add to the same entries of dbias, in the order of batch entries and heads.
+using BiasOwner = std::vector<GradUnit>;
+
+// One owner for each address of dbias.
+std::vector<BiasOwner> bias_owners(const AttentionGradArgs& a, const BackwardPlan& plan) {
+  const View& dbias = a.dbias;
+  std::map<int64_t, BiasOwner> owners;
+  for (const GradUnit& unit : plan.whole) {
+    const int64_t head = unit.key_head * plan.heads;
+    owners[dbias.lead_offset(unit.batch, dbias.rank - 3) + head * dbias.step(2)].push_back(unit);
+  }
+  std::vector<BiasOwner> found;
+  for (auto& [offset, units] : owners) found.push_back(std::move(units));
+  return found;
+}
+
+// Whether the units' slopes are what dbias is the sum of, entry by entry.
+bool units_can_add_bias(const AttentionGradArgs& a) {
+  const bool wide = a.q.dtype == DType::kFloat64;
+  return a.dbias && a.dbias.dtype == (wide ? DType::kFloat64 : DType::kFloat32) && a.softcap == 0 &&
+         !a.dbias.repeats(0) && !a.dbias.repeats(1);
+}
+
+template <class C>
+void clear_bias(const AttentionGradArgs& a, const BackwardPlan& plan, const GradUnit& unit) {
+  const View& dbias = a.dbias;
+  const int64_t step = dbias.step(0);
+  const int64_t heads = dbias.repeats(2) ? 1 : plan.heads;
+  for (int64_t head = unit.key_head * plan.heads, end = head + heads; head < end; ++head) {
+    for (int64_t query = 0; query < a.q_len; ++query) {
+      C* row = dbias.at<C>(dbias.lead_offset(unit.batch, dbias.rank - 3) + head * dbias.step(2) +
+                           query * dbias.step(1));
+      for (int64_t key = 0; key < a.k_len; ++key) row[key * step] = 0;
+    }
+  }
+}
+
+// Everything, with a task for each owner.
+void run_owners(AttentionGradArgs a, const AttentionGradKernels& kernel, const BackwardPlan& plan,
+                const std::vector<BiasOwner>& owners, int threads) {
+  a.units_add_bias = true;
+  run_tasks(static_cast<int64_t>(owners.size()), threads, [&](int64_t index) {
+    const BiasOwner& units = owners[static_cast<size_t>(index)];
+    a.q.dtype == DType::kFloat64 ? clear_bias<double>(a, plan, units.front())
+                                 : clear_bias<float>(a, plan, units.front());
+    for (const GradUnit& unit : units) {
+      const AttentionTask task = plan.task(unit);
+      kernel.unit(a, task, thread_arena().reserve(kernel.unit_bytes(a, task.row_end)));
+    }
   });
 }
 
@@ -254,23 +318,27 @@ void attention_backward(const AttentionGradArgs& args, int threads) {
   if (a.heads == 0) a.heads = a.key_heads, a.q_len = 0;  // keys without a query
   const AttentionGradKernels& kernel = kernels().attention_backward[static_cast<int>(a.q.dtype)];
   threads = threads_for(2.5 * attention_work(a), threads);
-  const BackwardPlan plan = plan_backward(a, kernel, threads, false);
-  const WholeUnits whole(a, kernel, plan, threads);
   std::vector<double> deltas;  // doubles are wide enough for either type
   if (a.dsinks != nullptr) {
     deltas.resize(static_cast<size_t>(a.batch * a.heads * a.q_len));
     a.delta = deltas.data();
     a.q.dtype == DType::kFloat64 ? begin_deltas<double>(a) : begin_deltas<float>(a);
   }
-  if (plan.shared.empty()) {
-    run_tasks(whole.count(), threads, [&](int64_t index) { whole.run(index); });
-  } else {
-    run_shared(a, kernel, plan, whole, threads);
+  std::vector<BiasOwner> owners;
+  if (units_can_add_bias(a)) {
+    const BackwardPlan plan = plan_backward(a, kernel, 1, false);
+    owners = bias_owners(a, plan);
+    // Few owners would leave threads without work.
+    if (static_cast<int64_t>(owners.size()) < threads) owners.clear();
+    if (!owners.empty()) run_owners(a, kernel, plan, owners, threads);
+  }
+  if (owners.empty()) {
+    run_units(a, kernel, threads);
+    if (a.dbias) run_bias(a, kernel, threads);
   }
   if (a.dsinks != nullptr) {
     a.q.dtype == DType::kFloat64 ? sum_sinks<double>(a, threads) : sum_sinks<float>(a, threads);
   }
-  if (a.dbias) run_bias(a, kernel, threads);
 }
 
 }  // namespace tegula

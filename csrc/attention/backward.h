@@ -31,7 +31,8 @@ struct AttentionGradArgs : AttentionArgs {  // out and lse are inputs here
   View grad_out;
   View grad_lse;  // like lse; empty: zeros
   View dq, dk, dv;
-  View dbias;  // of bias's shape, strides 0 where it repeats; empty: not wanted
+  View dbias;                   // of bias's shape, strides 0 where it repeats; empty: not wanted
+  bool units_add_bias = false;  // to dbias, which has the type of sums and begins with zeros
   double* dsinks = nullptr;
   void* delta = nullptr;  // B H Lq numbers, float or double; null: not wanted
 };

@@ -15,7 +15,7 @@
 // those of the unit afterwards: cells may be computed at once, and are added up in order.
 #pragma once
 
-#include "gradient_weights.inl"
+#include "bias_slopes.inl"
 
 namespace tegula {
 namespace {
@@ -201,6 +201,7 @@ TEGULA_NOINLINE void differentiate_group(GradContext<T, F>& c, Group<typename F:
     const bool whole = differentiate_block(c, group, block, c.a.softcap > 0);
     group.mixed |= !whole;
     if (!group.finite) note_hidden(c, block, column, whole);
+    if (c.g.units_add_bias) add_bias(c, group, block, column);
     add_queries(c, block, column, whole);
   }
   if (!seen) return;

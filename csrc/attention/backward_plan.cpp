@@ -80,7 +80,7 @@ double cost_of(const AttentionGradArgs& a, int64_t heads, const GradUnit& unit) 
   const bool by_head = rows_differ(a, 1);
   for (int64_t head = 0; head < (by_head ? heads : 1); ++head) {
     const SeenRows rows(a, unit.batch, unit.key_head * heads + head);
-    if (!a.lo) {
+    if (!a.lo && !a.cells) {
       keys = static_cast<double>((unit.query_end - unit.query_begin) * a.k_len);
     } else {
       for (int64_t q = unit.query_begin; q < unit.query_end; ++q) {
@@ -94,7 +94,7 @@ double cost_of(const AttentionGradArgs& a, int64_t heads, const GradUnit& unit) 
          static_cast<double>(3 * a.dim + 2 * a.value_dim);
 }
 
-// What rows [begin, end) of a unit see, head by head.
+// Calls visit(rows of a head, query) for rows [begin, end) of a unit.
 template <class Visit>
 void each_row(const AttentionGradArgs& a, int64_t heads, const GradUnit& unit, int64_t begin,
               int64_t end, Visit&& visit) {
@@ -103,8 +103,7 @@ void each_row(const AttentionGradArgs& a, int64_t heads, const GradUnit& unit, i
     const int64_t head = row / queries;
     const SeenRows rows(a, unit.batch, unit.key_head * heads + head);
     for (; row < std::min(end, (head + 1) * queries); ++row) {
-      const KeySpan keys = rows.span(unit.query_begin + row - head * queries);
-      if (!keys.empty()) visit(keys);
+      visit(rows, unit.query_begin + row - head * queries);
     }
   }
 }
@@ -121,16 +120,17 @@ void add_cells(const AttentionGradArgs& a, int64_t row_chunk, BackwardPlan& plan
     for (int64_t row = 0; row * row_chunk < rows; ++row) {
       const int64_t begin = row * row_chunk, end = std::min(rows, begin + row_chunk);
       KeySpan seen{a.k_len, 0};
-      each_row(a, plan.heads, unit, begin, end, [&](KeySpan keys) {
+      each_row(a, plan.heads, unit, begin, end, [&](const SeenRows& of, int64_t query) {
+        const KeySpan keys = of.span(query);
+        if (keys.empty()) return;
         seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
       });
       const int64_t first = seen.begin / kGradientKeys;
       for (int64_t key = first; key * kGradientKeys < seen.end; ++key) {
+        const KeySpan chunk{key * kGradientKeys, (key + 1) * kGradientKeys};
         double pairs = 0;
-        each_row(a, plan.heads, unit, begin, end, [&](KeySpan keys) {
-          pairs += static_cast<double>(
-              std::max<int64_t>(0, std::min(keys.end, (key + 1) * kGradientKeys) -
-                                       std::max(keys.begin, key * kGradientKeys)));
+        each_row(a, plan.heads, unit, begin, end, [&](const SeenRows& of, int64_t query) {
+          pairs += static_cast<double>(of.count(query, chunk));
         });
         plan.cells.push_back({static_cast<int32_t>(number), static_cast<int32_t>(row),
                               static_cast<int32_t>(key), static_cast<int32_t>(key - first),

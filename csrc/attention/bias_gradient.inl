@@ -1,7 +1,8 @@
 // dbias: the score gradients dS, summed over whatever bias is repeated along.
 //
-// A pass of its own, and only for those who ask: it computes the weights and slopes again,
-// so that one task can own an entry of dbias and sum over batch entries and heads in order.
+// A pass of its own, for those whom the units cannot serve (bias_slopes.inl): it computes the
+// weights and slopes again, so that one task can own an entry of dbias and sum over batch
+// entries and heads in order, the same.
 // Cost per visible pair: D + Dv multiply-adds.
 #pragma once
 
@@ -10,14 +11,14 @@
 namespace tegula {
 namespace {
 
-// Sums of one task, in float32 (float64): of a tile of pairs, and of its columns or rows
-// where dbias repeats along queries or keys.
+// Sums of one task: of a tile of pairs, in float32 (float64), and of its columns or rows where
+// dbias repeats along queries or keys; those add up what cancels.
 template <class C>
 struct BiasSums {
   C pairs[kGradientKeys][kGradientRows<C>];
-  C of_key[kGradientKeys];
-  C of_row[kGradientRows<C>];
-  C all;
+  double of_key[kGradientKeys];
+  double of_row[kGradientRows<C>];
+  double all;
 };
 
 // Adds dS of one batch entry and head for rows [row_begin, row_end) and one chunk of keys.
@@ -94,11 +95,11 @@ void attention_bias_task(const AttentionGradArgs& g, const AttentionTask& task, 
   };
   const int64_t offset = offset_of(task.batch, task.first_head);
   const bool along_rows = dbias.repeats(1), along_keys = dbias.repeats(0);
-  if (along_rows) fill(sums.of_key, kGradientKeys, C(0));
+  if (along_rows) fill(sums.of_key, kGradientKeys, 0.0);
   sums.all = 0;
   for (int64_t row = task.row_begin; row < task.row_end; row += kGradientRows<C>) {
     const int64_t rows = smaller(kGradientRows<C>, task.row_end - row);
-    if (along_keys) fill(sums.of_row, kGradientRows<C>, C(0));
+    if (along_keys) fill(sums.of_row, kGradientRows<C>, 0.0);
     for (int64_t chunk = task.chunk_begin; chunk < task.chunk_end; ++chunk) {
       const int64_t first_key = chunk * kGradientKeys;
       const int64_t keys = smaller(kGradientKeys, g.k_len - first_key);

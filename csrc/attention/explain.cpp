@@ -15,7 +15,6 @@ namespace {
 // Keys of the row that its interval and the dense mask both show.
 int64_t visible_keys(const AttentionArgs& a, const SeenRows& rows, int64_t batch, int64_t head,
                      int64_t query) {
-  if (!a.dense) return rows.count(query);
   const RowKeys keys = rows.keys(query);
   const auto* row = a.dense.at<uint8_t>(batch * a.dense.stride[0] + head * a.dense.stride[1] +
                                         query * a.dense.stride[2]);
@@ -37,7 +36,7 @@ int64_t visible_pairs(const AttentionArgs& a) {
     for (int64_t head = 0; head < heads; ++head) {
       const SeenRows rows(a, batch, head);
       for (int64_t query = 0; query < a.q_len; ++query) {
-        pairs += visible_keys(a, rows, batch, head, query);
+        pairs += a.dense ? visible_keys(a, rows, batch, head, query) : rows.count(query);
       }
     }
   }

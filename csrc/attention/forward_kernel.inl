@@ -249,7 +249,7 @@ void attention_count_task(const AttentionArgs& a, const AttentionTask& task, Til
       const Block<C>* block = in_tile(c, c.w.blocks[b]);
       if (block == nullptr) {
         ++counts->skipped;
-      } else if (covers_tile(c, *block) && !(a.dense && c.additive)) {
+      } else if (covers_tile(c, *block) && !c.additive) {
         ++counts->full;
       } else {
         ++counts->mixed;

@@ -27,7 +27,7 @@ int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size
 class UnitRows {
  public:
   UnitRows(const AttentionArgs& a, int64_t batch, int64_t first_head, bool known)
-      : a_(a), batch_(batch), first_head_(first_head), known_(known && a.lo) {}
+      : a_(a), batch_(batch), first_head_(first_head), known_(known && (a.lo || a.cells)) {}
 
   // Rows [begin, end).
   double cost(int64_t begin, int64_t end) const {
@@ -53,9 +53,7 @@ class UnitRows {
   double cost_in(int64_t begin, int64_t end, KeySpan chunk) const {
     double keys = static_cast<double>((end - begin) * kRowKeys);
     each(begin, end, [&](const SeenRows& rows, int64_t query) {
-      const KeySpan seen = rows.span(query);
-      keys += static_cast<double>(
-          std::max<int64_t>(0, std::min(seen.end, chunk.end) - std::max(seen.begin, chunk.begin)));
+      keys += static_cast<double>(rows.count(query, chunk));
     });
     return keys;
   }

@@ -1,9 +1,10 @@
-// What rows see under a mask's intervals, read for planning: how much work a row is, and where
-// rows part that share no key.
+// What rows see under a mask, read for planning: how much work a row is, and where rows part that
+// share no key.
 #pragma once
 
 #include <algorithm>
 
+#include "../mask/mask.h"
 #include "../mask/row_keys.h"
 #include "attention.h"
 
@@ -13,22 +14,29 @@ struct KeySpan {
   int64_t begin = 0, end = 0;
 
   bool empty() const { return end <= begin; }
+  int64_t count() const { return std::max<int64_t>(0, end - begin); }
 };
+
+inline KeySpan common(KeySpan a, KeySpan b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
 
 // The rows of one batch entry and head.
 class SeenRows {
  public:
   SeenRows(const AttentionArgs& a, int64_t batch, int64_t head) : keys_(a.k_len) {
-    if (!a.lo) return;
-    lo_ = Bounds(a.lo, batch, head), hi_ = Bounds(a.hi, batch, head);
-    if (!a.gap_lo) return;
-    gap_lo_ = Bounds(a.gap_lo, batch, head), gap_hi_ = Bounds(a.gap_hi, batch, head);
+    const auto row_of = [&](const View& view) {
+      return Row{view ? view.data : nullptr, batch * view.stride[0] + head * view.stride[1],
+                 view.stride[2]};
+    };
+    lo_ = row_of(a.lo), hi_ = row_of(a.hi);
+    gap_lo_ = row_of(a.gap_lo), gap_hi_ = row_of(a.gap_hi);
+    cells_ = row_of(a.cells);
   }
 
   RowKeys keys(int64_t query) const {
-    if (lo_.first == nullptr) return {0, keys_, 0, 0};
-    const bool gaps = gap_lo_.first != nullptr;
-    return row_keys(lo_[query], hi_[query], gaps ? gap_lo_[query] : 0, gaps ? gap_hi_[query] : 0,
+    if (lo_.data == nullptr) return {0, keys_, 0, 0};
+    return row_keys(lo_.bound(query), hi_.bound(query), gap_lo_.bound(query), gap_hi_.bound(query),
                     keys_);
   }
   // From the first to the last key.
@@ -36,27 +44,45 @@ class SeenRows {
     const RowKeys seen = keys(query);
     return {seen.lo, seen.hi};
   }
-  int64_t count(int64_t query) const { return keys(query).count(); }
+  // How many of the keys `of` the row computes: all that its intervals show, but those in cells
+  // that a dense mask hides.
+  int64_t count(int64_t query, KeySpan of) const {
+    const RowKeys seen = keys(query);
+    const KeySpan gap{seen.gap_lo, seen.gap_hi};
+    of = common(of, {seen.lo, seen.hi});
+    if (cells_.data == nullptr) return of.count() - common(of, gap).count();
+    const uint8_t* cells = cells_.at<uint8_t>(query / kCellQueries);
+    int64_t count = 0;
+    for (int64_t key = of.begin; key < of.end;) {
+      const int64_t cell = key / kCellKeys, end = std::min(of.end, (cell + 1) * kCellKeys);
+      if (cells[cell] != kHidden) count += end - key - common({key, end}, gap).count();
+      key = end;
+    }
+    return count;
+  }
+  int64_t count(int64_t query) const { return count(query, {0, keys_}); }
 
  private:
-  struct Bounds {
-    const int32_t* first = nullptr;
-    int64_t step = 0;
+  struct Row {
+    const void* data = nullptr;
+    int64_t offset = 0, step = 0;
 
-    Bounds() = default;
-    Bounds(const View& view, int64_t batch, int64_t head)
-        : first(view.at<int32_t>(batch * view.stride[0] + head * view.stride[1])),
-          step(view.stride[2]) {}
-    int64_t operator[](int64_t query) const { return first[query * step]; }
+    template <class T>
+    const T* at(int64_t query) const {
+      return static_cast<const T*>(data) + offset + query * step;
+    }
+    int64_t bound(int64_t query) const { return data == nullptr ? 0 : *at<int32_t>(query); }
   };
 
-  Bounds lo_, hi_, gap_lo_, gap_hi_;
+  Row lo_, hi_, gap_lo_, gap_hi_, cells_;
   int64_t keys_;
 };
 
 // Whether rows differ along batch entries (axis 0) or heads (axis 1).
 inline bool rows_differ(const AttentionArgs& a, int axis) {
-  return a.lo && (a.lo.stride[axis] != 0 || a.hi.stride[axis] != 0);
+  const auto differs = [&](const View& view) { return view && view.stride[axis] != 0; };
+  return differs(a.lo) || differs(a.hi) || differs(a.gap_lo) || differs(a.gap_hi) ||
+         differs(a.cells);
 }
 
 }  // namespace tegula

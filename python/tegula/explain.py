@@ -268,7 +268,7 @@ def notes_of(
                 f"{words} {sizes[name]} is not a multiple of {lanes}: the rest of a vector is computed for nothing"
             )
     if dense:
-        notes.append("the mask is dense: its bools are read for every tile, and no tile is full")
+        notes.append("the mask is dense: each call reads it to find what it hides, and again in mixed tiles")
     if bias is not None:
         notes.append("a bias is read for every visible tile, and no tile is full")
         if bias.itemsize == 8 and number.itemsize < 8:
