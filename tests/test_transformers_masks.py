@@ -331,3 +331,23 @@ def test_wrong_arguments():
         MaskTensor(tg.masks.padding([1, 2]), 3, 4, 4)
     with pytest.raises(ValueError, match="lengths differ"):
         MaskTensor(tg.masks.causal(), 1, 4, 5)
+
+
+def test_the_mask_of_a_packed_row_is_made_once_for_all_layers():
+    from tegula.integrations.transformers.attention_function import inside_documents
+
+    borders = torch.tensor([0, 2, 5])
+    options = {"cu_seq_lens_q": borders}
+    first = inside_documents(None, options)
+    assert inside_documents(None, options) is first
+    borders[1] = 3
+    changed = inside_documents(None, options)
+    assert changed is not first
+    assert changed.area(5, 5) == 13 == first.area(5, 5)
+    assert changed.dense(5, 5)[2, 0] and not first.dense(5, 5)[2, 0]
+    assert inside_documents(None, {"cu_seq_lens_q": borders.clone()}) is not changed
+    with torch.inference_mode():
+        borders = torch.tensor([0, 2, 5])
+        assert inside_documents(None, {"cu_seq_lens_q": borders}).dense(5, 5)[2, 2]
+        borders[1] = 3
+        assert inside_documents(None, {"cu_seq_lens_q": borders}).dense(5, 5)[2, 0]
