@@ -351,38 +351,38 @@ def test_the_native_call_takes_any_numbers():
 # Dense masks whose empty and full parts are skipped and hurried through
 
 
-def sparse(q_len, k_len, *, heads=1):
-    """(1, heads, q_len, k_len): blocks of keys wholly hidden, wholly visible, and some with holes."""
+def sparse(q_len, k_len, *, heads=1, rows=48):
+    """(1, heads, q_len, k_len): blocks of keys wholly hidden, wholly visible, and some with holes, the same for `rows`."""
     rng = np.random.default_rng(q_len + k_len)
-    counts = heads, -(-q_len // 48), -(-k_len // 64)
-    blocks = rng.random(counts).repeat(48, axis=1).repeat(64, axis=2)[:, :q_len, :k_len]
+    counts = heads, -(-q_len // rows), -(-k_len // 64)
+    blocks = rng.random(counts).repeat(rows, axis=1).repeat(64, axis=2)[:, :q_len, :k_len]
     visible = (blocks < 0.3) | ((blocks < 0.4) & (rng.random(blocks.shape) < 0.7))
     visible[:, :, : k_len // 3] |= blocks[:, :, -1:] < 0.5  # whole tiles
     return visible[None]
 
 
 @functools.cache
-def dense_blocks(q_len, k_len, dtype):
+def dense_blocks(q_len, k_len, rows, dtype):
     """q, k, v with NaN where nobody looks, the mask, and what attention has to give."""
     q, k, v = AttentionCase(q_len, k_len, 24, value_dim=17, heads=2, kv_heads=1, leading=(1,), dtype=dtype).arrays()
-    visible = sparse(q_len, k_len, heads=2)
+    visible = sparse(q_len, k_len, heads=2, rows=rows)
     unseen = ~visible[0].any(axis=(0, 1))
     k[:, :, unseen], v[:, :, unseen] = np.nan, np.inf
     return q, k, v, visible, attention_twins(q, k, v, visible=visible)
 
 
 @functools.cache
-def gradients_of_blocks(dtype):
+def gradients_of_blocks(rows, dtype):
     case = AttentionCase(100, 600, 24, value_dim=17, heads=2, kv_heads=1, leading=(1,), dtype=dtype)
-    visible = sparse(100, 600, heads=2)
+    visible = sparse(100, 600, heads=2, rows=rows)
     return case, visible, gradient_twins(case.grad_out(), *case.arrays(), visible=visible)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("q_len", "k_len"), [(100, 900), (3, 1500)])
-def test_dense_blocks(q_len, k_len, dtype):
+@pytest.mark.parametrize(("q_len", "k_len", "rows"), [(100, 900, 48), (200, 900, 16), (60, 900, 3), (3, 1500, 3)])
+def test_dense_blocks(q_len, k_len, rows, dtype):
     """Against the twin; and rows in another order, whose neighbours see other blocks, have the same bits."""
-    q, k, v, visible, twins = dense_blocks(q_len, k_len, dtype)
+    q, k, v, visible, twins = dense_blocks(q_len, k_len, rows, dtype)
     found = attention(q, k, v, mask=visible)
     assert_attention_close(*found, None, twins)
     order = np.random.default_rng(0).permutation(q_len)
@@ -396,8 +396,9 @@ def test_dense_blocks(q_len, k_len, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gradients_of_dense_blocks(dtype):
-    case, visible, twins = gradients_of_blocks(dtype)
+@pytest.mark.parametrize("rows", [16, 48])
+def test_gradients_of_dense_blocks(rows, dtype):
+    case, visible, twins = gradients_of_blocks(rows, dtype)
     (q, k, v), grad_out = case.arrays(), case.grad_out()
     found = backward(grad_out, q, k, v, mask=visible)
     assert_gradients_close(found, twins, {})

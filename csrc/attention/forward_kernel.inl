@@ -32,6 +32,20 @@ struct Part {
   bool additive, hides;
 };
 
+// Makes the block's sums relative to the new maxima at once: rows may see any of the parts that
+// are added next.
+template <class T, class F>
+TEGULA_NOINLINE void rescale_sums(Context<T, F>& c, const Block<typename F::Compute>& block) {
+  using C = typename F::Compute;
+  for (int r = 0; r < block.rows; ++r) {
+    C* sum = c.w.sum + (block.slot + r) * c.w.value_stride;
+    for (int64_t d = 0; d < c.w.value_stride; d += kLanes<C>) {
+      store(sum + d, opaque(load(sum + d) * c.w.rescale[r]));
+    }
+  }
+  fill(c.w.rescale, block.width(), C(1));
+}
+
 // A block that sees only parts of the tile, of which block_in_tile holds all: products are
 // computed part by part, the softmax is one, with weights of zero between the parts.
 template <class T, class F>
@@ -64,11 +78,10 @@ TEGULA_NOINLINE void attend_parts(Context<T, F>& c, const Block<typename F::Comp
     cells >>= seen;
   }
   softmax_block(c, hull, false);
+  rescale_sums(c, hull);
   for (int i = 0; i < count; ++i) {
     c.additive = parts[i].additive, c.tile.hides = parts[i].hides;
     add_values_block(c, parts[i].block, false);
-    // What follows adds to sums that are relative to the new maximum.
-    fill(c.w.rescale, hull.width(), C(1));
   }
 }
 
