@@ -352,7 +352,7 @@ def test_the_native_call_takes_any_numbers():
 
 
 def sparse(q_len, k_len, *, heads=1, rows=48):
-    """(1, heads, q_len, k_len): blocks of keys wholly hidden, wholly visible, and some with holes, the same for `rows`."""
+    """(1, heads, q_len, k_len): blocks of `rows` by 64 pairs, wholly hidden, wholly visible, and some with holes."""
     rng = np.random.default_rng(q_len + k_len)
     counts = heads, -(-q_len // rows), -(-k_len // 64)
     blocks = rng.random(counts).repeat(rows, axis=1).repeat(64, axis=2)[:, :q_len, :k_len]

@@ -56,12 +56,15 @@ TEGULA_NOINLINE void attend_parts(Context<T, F>& c, const Block<typename F::Comp
   const Block<C>& hull = c.block_in_tile;
   Part<C> parts[kMostParts];
   int count = 0;
+  const auto hide = [&](int j, int key, int end) {
+    for (; key < end; ++key) {
+      store(c.w.scores + key * hull.width() + j * kN, broadcast(-kInfinity<C>));
+    }
+  };
   for (int j = 0; j < hull.vectors(); ++j) {
     store(c.w.tile_best + j * kN, broadcast(-kInfinity<C>));
     const KeyRange range = quads_of(c, hull, j);
-    for (int key = range.begin; key < range.end; ++key) {
-      store(c.w.scores + key * hull.width() + j * kN, broadcast(-kInfinity<C>));
-    }
+    hide(j, range.begin, range.end);
   }
   const int32_t step = kCellKeys;
   int32_t begin = c.tile.begin;
@@ -73,6 +76,13 @@ TEGULA_NOINLINE void attend_parts(Context<T, F>& c, const Block<typename F::Comp
     if (c.additive) load_additive(c, part.block);
     part.additive = c.additive, part.hides = c.tile.hides;
     score_mixed_columns(c, part.block);
+    // A vector between two that see the part was computed with them.
+    const KeyRange keys = c.tile.local({begin, begin + seen * step});
+    for (int j = 0; j < hull.vectors(); ++j) {
+      const KeyRange range = quads_of(c, part.block, j);
+      hide(j, keys.begin, range.empty() ? keys.end : range.begin);
+      if (!range.empty()) hide(j, range.end, keys.end);
+    }
     begin += seen * step;
     cells >>= hidden;
     cells >>= seen;
