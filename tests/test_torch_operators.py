@@ -135,6 +135,19 @@ def test_compiled_with_gradients_and_dynamic_shapes(backend, name, layout):
     assert counter.frame_count <= 4  # one with gradients, one without, and one more of each for constants
 
 
+@pytest.mark.parametrize("name", ["plain", "causal", "bias"])
+def test_compiled_autograd(name):
+    """A backward pass that Dynamo traces, of a forward pass that nobody did."""
+    torch._dynamo.reset()
+    enabled = importlib.import_module("torch._dynamo.compiled_autograd")._enable
+    given = inputs(7)
+    options = ARGUMENTS[name](given[0])
+    expect = torch.autograd.grad(tg.attention(*given, **options).square().sum(), given)
+    with enabled(torch.compile(backend="eager", fullgraph=True)):
+        tg.attention(*given, **options).square().sum().backward()
+    assert all(torch.equal(x.grad, y) for x, y in zip(given, expect, strict=True))
+
+
 def test_compiled_into_an_output():
     torch._dynamo.reset()
 

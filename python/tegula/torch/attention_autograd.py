@@ -220,6 +220,8 @@ def backward_operator(*args: Any) -> Any:
     """The operator `attention_backward`, inside the transforms of `torch.func` too."""
     if torch._C._are_functorch_transforms_active():
         return BackwardFunction.apply(*args)
+    if torch.compiler.is_compiling():  # compiled autograd
+        return torch.ops.tegula.attention_backward.default(*args)
     return backward_autograd(*args)  # where the operator would come first
 
 
