@@ -7,6 +7,7 @@ Nothing is timed: whoever is free takes the next task, and a task lasts as long 
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,10 @@ def cases() -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     """Print the time of the last worker over the mean, and how many tasks there are."""
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
+    print(
+        "time of the last worker over the mean of all (1.00: even), and the number of tasks; names: (batch, heads, L)"
+    )
     print(f"{'':32s}{'':9s}" + "".join(f"{n:>8d} workers" for n in WORKERS))
     for name, options in cases().items():
         for backward in (False, True):

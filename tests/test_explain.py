@@ -167,3 +167,24 @@ def test_table():
 def test_errors(error, options):
     with pytest.raises(error):
         tg.explain(**options)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "torch.bfloat16", np.float16, "float64"])
+def test_dtypes_by_any_name(dtype):
+    found = tg.explain(None, 10, dtype=dtype, threads=1)
+    assert found.bytes_written == 10 * 64 * (8 if dtype == "float64" else 2)
+
+
+def test_dtypes_that_are_none():
+    with pytest.raises(TypeError, match="bias must be float64, float32, float16 or bfloat16, got int64"):
+        tg.explain(None, 10, bias=np.zeros((10, 10), np.int64))
+    assert tg.explain(None, 10, bias=np.zeros((10, 10)), threads=1).notes[-1].startswith("the bias is float64")
+
+
+def test_notes_of_masks():
+    """Small causal calls need no excuse; scattered pairs do."""
+    for length in (8, 16, 64):
+        assert tg.explain(masks.causal(), length, threads=1).notes == ()
+    scattered = np.random.default_rng(0).random((512, 512)) < 0.05
+    notes = " ".join(tg.explain(scattered, threads=1).notes)
+    assert "none is skipped" in notes and "scattered pairs" in notes

@@ -34,6 +34,8 @@ def test_masks_table_is_complete():
         "padding",
         "documents",
         "prefix",
+        "global_tokens",
+        "block_sparse",
         "dense",
     }
     assert set(rows) == constructors

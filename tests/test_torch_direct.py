@@ -190,3 +190,37 @@ def test_results_are_tensors_like_others():
     with torch.inference_mode():
         assert tt.attention(x, x, x).is_inference()
     assert tt.attention(x, x, x).share_memory_().is_shared()
+
+
+def writers():
+    """Functions that write into tensors of the caller's: the tensor, and a call that does."""
+    q = rows(1, 2, 3, 8)
+    out, lse = tt.attention(q, q, q, return_lse=True)
+    into, others = rows(1, 2, 3, 8), (rows(1, 2, 3, 8), rows(1, 2, 3, 8))
+    table, ids = rows(5, 4), torch.tensor([1, 4])
+    return {
+        "attention": (into, lambda: tt.attention(q, q, q, out=into)),
+        "attention in another layout": (into, lambda: tt.attention(q, q, q, out=into, layout="blhd")),
+        "attention_backward": (into, lambda: tt.attention_backward(out, q, q, q, out, lse, grads=(into, *others))),
+        "embedding": (table, lambda: tt.embedding(torch.arange(5), rows(6, 4), out=table)),
+        "embedding_backward": (table, lambda: tt.embedding_backward(rows(2, 4), ids, 5, out=table)),
+        "positional_encoding": (table, lambda: tt.positional_encoding(torch.arange(5), 4, out=table)),
+    }
+
+
+@pytest.mark.parametrize("name", list(writers()))
+def test_autograd_notices_what_is_written(name):
+    into, write = writers()[name]
+    loss = (into * torch.ones_like(into).requires_grad_()).sum()
+    write()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("name", list(writers()))
+def test_results_of_inference_mode_are_written(name):
+    with torch.inference_mode():
+        into, write = writers()[name]
+        before = into.clone()
+        write()
+        assert not torch.equal(into, before)

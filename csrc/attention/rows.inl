@@ -30,7 +30,7 @@ inline constexpr int kCutRows = kLanes<C> / 2 > kFewRows ? kLanes<C> / 2 : kFewR
 // Rows that the backward pass may give to a task of their own: none of its blocks lies across
 // a multiple of it.
 template <class C>
-inline constexpr int kRowChunk = 4 * kBlockRows<C>;
+inline constexpr int kRowChunk = 192 / kBlockRows<C> * kBlockRows<C>;
 
 static_assert(kKeyChunk % 512 == 0 && 128 % kKeyQuad == 0);
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -135,9 +135,9 @@ def explain(
         G; `heads` by default.
     dim, value_dim : int
         D and Dv; left out, Dv is D.
-    dtype : dtype
+    dtype : dtype of NumPy or torch, or its name
         Of q, k, v and the result.
-    bias : dtype, optional
+    bias : dtype or array, optional
         Of the bias, if there is one.
     softcap, alibi, dropout : bool
         Whether the call has them.
@@ -193,8 +193,8 @@ def explain(
         raise ValueError(f"heads must be a multiple of key_heads, got {heads} and {key_heads}")
     options = {"softcap": softcap, "alibi": alibi, "dropout": dropout}
     on = [name for name, value in options.items() if checks.flag(value, name)]
-    number = checks.float_dtype(dtype)
-    bias = None if bias is None else checks.float_dtype(bias)
+    number = number_of(dtype)
+    bias = None if bias is None else number_of(getattr(bias, "dtype", bias), "bias")
     lo = hi = dense = None
     if mask is not None:
         lo, hi, dense = mask._lower(batch, heads, q_len, k_len)
@@ -241,7 +241,27 @@ def explain(
     )
 
 
-def format_of(number: np.dtype[Any], dot: bool, backward: bool) -> str:
+class Number(NamedTuple):
+    """A type of numbers; bfloat16 has none in NumPy itself."""
+
+    name: str
+    itemsize: int
+
+
+def number_of(dtype: Any, argument: str = "dtype") -> Number:
+    """`dtype`, which may be one of torch's."""
+    name = str(dtype).removeprefix("torch.")
+    if name == "bfloat16":
+        return Number(name, 2)
+    try:
+        found = checks.float_dtype(name if str(dtype).startswith("torch.") else dtype)
+    except TypeError:
+        text = dtype if isinstance(dtype, str) else name
+        raise TypeError(f"{argument} must be float64, float32, float16 or bfloat16, got {text}") from None
+    return Number(found.name, found.itemsize)
+
+
+def format_of(number: Number, dot: bool, backward: bool) -> str:
     """What the products multiply, in words."""
     if number.itemsize == 8:
         return "float64"
@@ -253,8 +273,8 @@ def format_of(number: np.dtype[Any], dot: bool, backward: bool) -> str:
 def notes_of(
     plan: dict[str, Any],
     sizes: dict[str, int],
-    number: np.dtype[Any],
-    bias: np.dtype[Any] | None,
+    number: Number,
+    bias: Number | None,
     options: list[str],
     dense: bool,
     backward: bool,
@@ -268,7 +288,12 @@ def notes_of(
                 f"{words} {sizes[name]} is not a multiple of {lanes}: the rest of a vector is computed for nothing"
             )
     if dense:
-        notes.append("the mask is dense: each call reads it to find what it hides, and again in mixed tiles")
+        notes.append(
+            "the mask is dense, for some row sees more than two runs of keys: each call reads it to find what it "
+            "hides, and again in mixed tiles"
+        )
+        if not plan["skipped"]:
+            notes.append("every tile has a visible pair, so none is skipped: no less is computed than without a mask")
     if bias is not None:
         notes.append("a bias is read for every visible tile, and no tile is full")
         if bias.itemsize == 8 and number.itemsize < 8:
@@ -278,9 +303,12 @@ def notes_of(
     if number.itemsize == 2 and not plan["dot"]:
         notes.append(f"{number.name} is widened: this instruction set does not multiply it")
     visible = plan["full"] + plan["mixed"]
-    tile = plan["block_rows"] * plan["key_tile"]
-    if plan["mixed"] and not dense and plan["pairs"] < 0.25 * visible * tile and plan["blocks"] != plan["few"]:
-        notes.append("few pairs of the tiles that are computed are visible: short documents, or a narrow window")
+    tile = min(plan["block_rows"], sizes["q_len"]) * min(plan["key_tile"], sizes["k_len"])
+    if plan["mixed"] and plan["pairs"] < 0.25 * visible * tile and plan["blocks"] != plan["few"]:
+        notes.append(
+            "few pairs of the tiles that are computed are visible: "
+            + ("scattered pairs, or tokens not sorted by document" if dense else "short documents, or a narrow window")
+        )
     if plan["few"] and 2 * plan["few"] > plan["blocks"]:
         notes.append("few queries meet each key: the time is that of reading keys and values")
     if plan["key_chunk_tasks"]:

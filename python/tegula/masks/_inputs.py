@@ -142,16 +142,18 @@ def offset_of(value: Any) -> Any:
     return int(array) if array.ndim == 0 else array.astype(np.int64)
 
 
-def count_of(value: Any, name: str, least: int = 0) -> int | None:
+def reach_of(value: Any, name: str) -> int | None:
     """How far a window reaches; None is unlimited."""
-    if value is None:
-        return None
+    return None if value is None else count_of(value, name, or_none=" or None", unlimited="; None is unlimited")
+
+
+def count_of(value: Any, name: str, least: int = 0, *, or_none: str = "", unlimited: str = "") -> int:
+    """A number of tokens."""
     try:
         count = one_integer(value, name)
     except TypeError:
-        raise TypeError(f"{name} must be an integer or None, got {type(value).__name__}") from None
+        raise TypeError(f"{name} must be an integer{or_none}, got {type(value).__name__}") from None
     if count < least:
-        unlimited = "; None is unlimited" if least == 0 else ""
         raise ValueError(f"{name} must be at least {least}, got {count}{unlimited}")
     return min(count, 2 * FARTHEST)
 
@@ -160,7 +162,7 @@ def window_of(value: Any) -> tuple[int | None, int | None]:
     """The pair (left, right) of a window."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise TypeError(f"window must be a pair (left, right), got {value!r}")
-    return count_of(value[0], "window[0]"), count_of(value[1], "window[1]")
+    return reach_of(value[0], "window[0]"), reach_of(value[1], "window[1]")
 
 
 def borders_of(value: Any, name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ..checks import flag
-from ._inputs import count_of, lengths_of, offset_of
+from ._inputs import count_of, lengths_of, offset_of, reach_of
 from ._mask import Mask, common
 from ._runs import joined
 
@@ -271,7 +271,7 @@ def window(
     >>> masks.window(2, 1).dense(8, 8).sum(axis=1)
     array([2, 3, 4, 4, 4, 4, 4, 3])
     """
-    counts = count_of(left, "left"), count_of(right, "right")
+    counts = reach_of(left, "left"), reach_of(right, "right")
     return Window(*counts, align, offset, "window", *counts)
 
 
@@ -289,7 +289,8 @@ def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = 
     sinks : int, optional
         Attention sinks (StreamingLLM, arXiv:2309.17453): the first `sinks` keys stay visible to every
         query from their own position on, however far the window has moved. Two runs of keys a row: the
-        keys between them cost nothing. (Sinks that are learned logits are an argument of `tegula.attention`.)
+        keys between them cost nothing. They are the first of the row: of packed documents only the first
+        has them. (Sinks that are learned logits are an argument of `tegula.attention`.)
 
     Returns
     -------
@@ -318,10 +319,9 @@ def sliding(size: int, align: str | None = None, offset: npt.ArrayLike | None = 
     if size is None:
         raise TypeError("size must be an integer, got None; causal() has no limit")
     count = count_of(size, "size", least=1)
-    assert count is not None
     if sinks is None:
         raise TypeError("sinks must be an integer, got None; 0 is none")
-    return Window(count - 1, 0, align, offset, "sliding", count, sinks=count_of(sinks, "sinks") or 0)
+    return Window(count - 1, 0, align, offset, "sliding", count, sinks=count_of(sinks, "sinks"))
 
 
 def chunked(size: int, align: str | None = None, offset: npt.ArrayLike | None = None) -> Mask:
@@ -359,7 +359,6 @@ def chunked(size: int, align: str | None = None, offset: npt.ArrayLike | None = 
     if size is None:
         raise TypeError("size must be an integer, got None; full() has no chunks")
     count = count_of(size, "size", least=1)
-    assert count is not None
     return Chunked(count, align, offset)
 
 

@@ -21,7 +21,7 @@ from .embedding_autograd import backward_call, embedding_call, record_embedding
 from .embedding_checks import check_gradient, check_positions
 from .embedding_ops import refuse_derivative
 from .embedding_vmap import DEFAULTS
-from .library import direct
+from .library import direct, wrote_into
 from .results import empty
 
 
@@ -127,7 +127,9 @@ def embedding(
     if out is not None:
         _tensor(out, "out")
         _without_gradient("out=", weight, position_table, segment_table, out)
-        return kernels.embedding(out, ids, weight, *options)
+        kernels.embedding(out, ids, weight, *options)
+        wrote_into(out)
+        return out
     tables = (weight, options[5], options[8]) if options else (weight,)
     if direct(ids, *tables, *options[4:9:3], *options[9:10]):  # positions, segments, seed
         try:
@@ -274,6 +276,7 @@ def embedding_backward(
     _without_gradient("out=", grad, out)
     check_gradient(grad, ids, rows, number)
     _core.embedding_backward(grad, ids, rows, *options, probability, seed_number(number), out, threads)
+    wrote_into(out)
     return out
 
 
@@ -348,6 +351,7 @@ def positional_encoding(
         raise TypeError(f"out must have dtype {str(found).removeprefix('torch.')}, got {out.dtype}")
     _without_gradient("out=", out)
     _core.positional_encoding(positions, size, number, split, inclusive, None, out, -torch.get_num_threads())
+    wrote_into(out)
     return out
 
 

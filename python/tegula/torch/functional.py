@@ -15,7 +15,7 @@ from . import attention_ops as ops
 from .attention_autograd import attention_call, backward_call, derivative_is_wanted, direct_attention
 from .attention_checks import dtype_name, shape_text
 from .attention_options import BIAS, DEFAULTS, SCALE, SINKS, Options, check_kinds, heads_first, lower, refuse_kind
-from .library import direct
+from .library import direct, wrote_into
 
 # Bound once: these are asked on every call.
 _grad_enabled = torch.is_grad_enabled
@@ -198,6 +198,7 @@ def _into(
         out.copy_(result)
         return log_sums, shares
     found = kernels.native_attention(q, k, v, out, lse, weights, *options)
+    wrote_into(out)
     return found[1] if lse else False, found[-1] if weights else False
 
 
@@ -290,6 +291,7 @@ def attention_backward(
         _without_gradient("grads=", *(x for x in (*arguments, *options, *grads) if isinstance(x, Tensor)))
         dq, dk, dv = grads if layout == "bhld" else heads_first(layout, dq=grads[0], dk=grads[1], dv=grads[2])
         *_, dbias, dsinks = kernels.native_backward((dq, dk, dv), *arguments)
+        wrote_into(*grads)
     if layout != "bhld":
         dq, dk, dv = heads_first(layout, dq=dq, dk=dk, dv=dv)
     found = [dq, dk, dv] if grads is None else list(grads)

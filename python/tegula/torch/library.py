@@ -123,6 +123,14 @@ def direct(*tensors: torch.Tensor | None) -> bool:
     )
 
 
+def wrote_into(*tensors: torch.Tensor) -> None:
+    """Lets autograd know that tensors have other numbers now: one that saved them must not use these."""
+    if not torch.compiler.is_compiling():
+        for x in tensors:
+            if not x.is_inference():
+                torch.autograd.graph.increment_version(x)
+
+
 def refuse(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """TypeError that names the first tensor that is not plain memory of the processor."""
     for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
