@@ -360,14 +360,14 @@ struct Context {
            kThirdCache;
   }
 
-  // Reads a number of every line of the tile's keys `range` and of their values, row after
+  // Reads a number of every line of the tile's keys `range`, and perhaps of their values, row after
   // row, for blocks of few rows, where the memory decides: the hardware runs ahead of loads
   // in this order, but neither of the turned order that follows nor of prefetches, which it
   // drops when there are many.
-  TEGULA_NOINLINE void fetch_rows(KeyRange range) {
+  TEGULA_NOINLINE void fetch_rows(KeyRange range, bool values) {
     const int64_t end = smaller(range.end, tile.count);
     for (int64_t key = range.begin; key < end; ++key) fetch_row(key_row(key), a.k);
-    for (int64_t key = range.begin; key < end; ++key) fetch_row(value_row(key), a.v);
+    for (int64_t key = range.begin; values && key < end; ++key) fetch_row(value_row(key), a.v);
   }
   TEGULA_INLINE static void fetch_row(const T* row, const View& view) {
     constexpr int64_t kLine = 64 / sizeof(T);

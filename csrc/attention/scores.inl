@@ -137,7 +137,9 @@ TEGULA_NOINLINE void score_key_lanes(Context<T, F>& c, const typename F::Unit* r
 template <int kRows, class T, class F>
 TEGULA_INLINE void score_rows(Context<T, F>& c, const Block<typename F::Compute>& block,
                               KeyRange range) {
-  if (c.keys_are_far()) c.fetch_rows(range);
+  // Values that are added whole row by whole row are read in order, too.
+  using C = typename F::Compute;
+  if (c.keys_are_far()) c.fetch_rows(range, c.w.value_stride > kValueVectors<kRows> * kLanes<C>);
   for (int32_t key = range.begin; key < range.end; key += kLanes<typename F::Compute>) {
     score_key_lanes<kRows>(c, c.queries_of(block), key);
   }
