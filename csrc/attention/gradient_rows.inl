@@ -7,8 +7,7 @@
 namespace tegula {
 namespace {
 
-// Keys of a tile, and rows whose weights over it are kept before they meet grad_out and q.
-inline constexpr int kGradientTile = 128;
+// Rows whose weights over a tile of keys are kept before they meet grad_out and q.
 template <class C>
 inline constexpr int kGradientRows = 2 * kBlockRows<C>;
 // Ranges of keys are widened to multiples of this, also those that a unit packs.

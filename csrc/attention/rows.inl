@@ -16,6 +16,8 @@ inline constexpr int kBlockRows = kBlockVectors * kLanes<C>;
 // Keys of a score tile: as many units in every format. Tiles lie at multiples of it.
 template <class F>
 inline constexpr int kKeyTile = 256 * F::kUnitValues;
+// Keys of a tile of the backward pass.
+inline constexpr int kGradientTile = 128;
 // Ranges of scores and weights are rounded to this many keys: what one Philox call
 // decides, and a whole number of units in every format.
 inline constexpr int kKeyQuad = 4;
@@ -173,7 +175,8 @@ struct Workspace : Memory {
   }
 
   TEGULA_INLINE void take_tile(Pass pass) {
-    scores = take<C>(kTile), additive = take<C>(kTile);
+    const int64_t scored = pass == Pass::kForward ? kTile : kGradientTile * kBlockRows<C>;
+    scores = take<C>(scored), additive = take<C>(scored);
     if (pass == Pass::kBackward) return;
     tile_best = take<C>(kBlockRows<C>), tile_sum = take<C>(kBlockRows<C>);
     shift = take<C>(kBlockRows<C>), rescale = take<C>(kBlockRows<C>);
