@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECONDS = 0.8  # for the rounds of one case
-ROUNDS = (3, 25)  # fewest and most
+ROUNDS = (3, 100)  # fewest and most
 SHORTEST = 0.0005  # a sample of shorter calls is a loop
 HOPELESS = 1.5  # a way of torch this much slower than its best is not timed again
 CLOSE = 1.1  # a smaller ratio is measured for longer
@@ -237,8 +237,8 @@ def measure(calls: GridCalls, result: GridResult, seconds: float) -> None:
     loops = {label: loops_of(call, clock) for label, call in contenders.items()}
     samples: dict[str, list[float]] = {label: [] for label in contenders}
     end = time.monotonic() + seconds
-    for number in range(ROUNDS[1] * 4):
-        if number >= ROUNDS[0] and (time.monotonic() > end or number >= ROUNDS[1] * 4):
+    for number in range(ROUNDS[1]):
+        if number >= ROUNDS[0] and time.monotonic() > end:
             break
         for label in list(contenders):
             call, turns = contenders[label], range(loops[label])

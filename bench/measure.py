@@ -138,12 +138,12 @@ def timed(
     result.unit, result.ceiling, result.intensity = job.unit, job.ceiling, job.intensity
     result.timings = [
         Timing(
-            contender.name,
-            contender.side,
-            kept.seconds,
-            contender.work,
-            check.error,
-            check.tolerance,
+            name=contender.name,
+            side=contender.side,
+            seconds=kept.seconds,
+            work=contender.work,
+            error=check.error,
+            tolerance=check.tolerance,
         )
         for (contender, check), kept in zip(contenders, samples, strict=True)
     ]

@@ -12,28 +12,20 @@ from typing import Any
 from grid import GridResult
 from job import DTYPE_SHORT, OURS
 from peak import Kind
+from timing import Samples
 
 FORMAT = 2  # of the JSON file
 
 
-@dataclass
-class Timing:
-    """One contender of a case: seconds per operation, one a round."""
+@dataclass(kw_only=True)
+class Timing(Samples):
+    """One contender of a case."""
 
     name: str
     side: str
-    seconds: list[float]
     work: float
     error: float
     tolerance: float
-
-    @property
-    def best(self) -> float:
-        return min(self.seconds)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
 
 
 @dataclass

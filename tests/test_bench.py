@@ -24,7 +24,7 @@ TORCH, OURS = "torch", job.OURS
 
 
 def timed(name, side, *seconds):
-    return results.Timing(name, side, list(seconds), work=1e9, error=0.0, tolerance=1.0)
+    return results.Timing(name=name, side=side, seconds=list(seconds), work=1e9, error=0.0, tolerance=1.0)
 
 
 def measured(*timings, targets=(), **options):

@@ -43,7 +43,7 @@ void attention_forward(const AttentionArgs& args, int threads) {
   if (args.batch * args.heads * args.q_len == 0) return;
   AttentionArgs a = args;
   TakenArena cells;
-  if (a.dense && !a.cells) a.cells = mask_cells(a.dense, cells, threads);
+  if (a.dense) a.cells = mask_cells(a.dense, cells, threads);
   const AttentionKernels& kernel = kernels().attention[static_cast<int>(a.q.dtype)];
   threads = threads_for(attention_work(a), threads);
   const ForwardPlan plan = plan_forward(a, kernel, threads, false);

@@ -33,6 +33,9 @@ inline constexpr int64_t kKeyChunk = 1024;
 // Inputs beyond this many bytes are worth sending for ahead of their use.
 inline constexpr int64_t kSecondCache = int64_t{1} << 20;
 
+// Pieces of `size` that `count` of something make.
+TEGULA_INLINE int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
 struct AttentionArgs {
   View q, k, v, out;
   View lse;             // empty: not wanted
@@ -42,7 +45,7 @@ struct AttentionArgs {
   View lo, hi;          // int32 (B, H, Lq), strides 0 where they broadcast; empty: [0, Lk)
   View gap_lo, gap_hi;  // likewise; empty: no row has a gap
   View dense;           // bool (B, H, Lq, Lk), likewise; empty: none
-  View cells;           // the summary of dense, see mask.h; empty: none is known
+  View cells;           // the summary of dense, see mask.h: made by whoever runs the plan
   View bias;            // any float type, (..., H, Lq, Lk), likewise; empty: none
   const double* alibi = nullptr;  // H slopes
   const double* sinks = nullptr;  // H logits

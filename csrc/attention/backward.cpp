@@ -18,8 +18,6 @@
 namespace tegula {
 namespace {
 
-int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
-
 template <class Body>
 void run_tasks(int64_t count, int threads, Body&& body) {
   parallel_for(count, threads, body, [] { thread_arena().trim(); });
@@ -80,9 +78,9 @@ struct SharedUnits {
               const BackwardPlan& plan) {
     for (const GradUnit& of : plan.shared) {
       SharedUnit unit{plan.task(of), memory, 0, 0, 0, row_chunks, key_chunks};
-      unit.row_chunks = tegula::parts(unit.task.row_end, kernel.row_chunk);
+      unit.row_chunks = parts_of(unit.task.row_end, kernel.row_chunk);
       unit.first_key_chunk = of.key_begin / kGradientKeys;
-      unit.key_chunks = tegula::parts(of.key_end, kGradientKeys) - unit.first_key_chunk;
+      unit.key_chunks = key_chunks_of(of.key_begin, of.key_end);
       const GradBytes bytes = kernel.shared_bytes(a, unit.task.row_end, unit.key_chunks);
       memory += bytes.unit;
       task_memory = bytes.task;
@@ -190,7 +188,7 @@ void run_bias(const AttentionGradArgs& a, const AttentionGradKernels& kernel, in
   const int lead = dbias.rank - 3;
   std::vector<AttentionTask> tasks;
   const int64_t row_step = dbias.repeats(1) ? a.q_len : kernel.bias_rows;
-  const int64_t key_chunks = parts(a.k_len, kGradientKeys);
+  const int64_t key_chunks = parts_of(a.k_len, kGradientKeys);
   const int64_t chunk_step = dbias.repeats(0) ? key_chunks : 1;
   for (int64_t batch = 0; batch < a.batch; ++batch) {
     bool first = true;
@@ -312,7 +310,7 @@ void sum_sinks(const AttentionGradArgs& a, int threads) {
 void attention_backward(const AttentionGradArgs& args, int threads) {
   AttentionGradArgs a = args;
   TakenArena cells;
-  if (a.dense && !a.cells && a.heads * a.q_len > 0) a.cells = mask_cells(a.dense, cells, threads);
+  if (a.dense && a.heads * a.q_len > 0) a.cells = mask_cells(a.dense, cells, threads);
   if (a.dsinks != nullptr) std::fill(a.dsinks, a.dsinks + a.heads, 0.0);
   if (a.batch * a.key_heads == 0) return;
   if (a.heads == 0) a.heads = a.key_heads, a.q_len = 0;  // keys without a query

@@ -27,6 +27,11 @@ namespace tegula {
 // Keys of one cell.
 inline constexpr int64_t kGradientKeys = 256;
 
+// Chunks of so many keys that keys [begin, end) reach.
+TEGULA_INLINE int64_t key_chunks_of(int64_t begin, int64_t end) {
+  return end > begin ? (end - 1) / kGradientKeys - begin / kGradientKeys + 1 : 0;
+}
+
 struct AttentionGradArgs : AttentionArgs {  // out and lse are inputs here
   View grad_out;
   View grad_lse;  // like lse; empty: zeros

@@ -59,30 +59,37 @@ TEGULA_NOINLINE void add_queries_carefully(GradContext<T, F>& c,
   }
 }
 
-template <class T, class F>
-TEGULA_NOINLINE void add_queries(GradContext<T, F>& c, const Block<typename F::Compute>& block,
-                                 int column, bool whole) {
+// Groups of kRows rows, from the row `begin` of the block up to `end`.
+template <int kRows, class T, class F>
+TEGULA_NOINLINE void add_query_rows(GradContext<T, F>& c, const Block<typename F::Compute>& block,
+                                    int begin, int end, int column) {
   using C = typename F::Compute;
-  if (!whole && !c.s.tile_finite[c.tile_key() / kGradientTile]) {
-    return add_queries_carefully(c, block, column);
-  }
-  constexpr int kRows = kGroup<C>;
   const int64_t stride = c.s.dim_stride;
   const C* keys = c.s.key_rows + c.tile_key() * stride;
   // A panel of the keys stays in the first cache while all rows pass over it.
   for_panels<kValueVectors<kRows>>(0, stride / kLanes<C>, [&](int64_t first, auto vectors) {
-    for (int row = 0; row < block.rows; row += kRows) {
-      const KeyRange range = c.tile.local(block.groups[row / kRows]);
+    for (int row = begin; row < end; row += kRows) {
+      const KeyRange range = c.tile.local(block.groups[row / kGroup<C>]);
       if (range.empty()) continue;
-      const auto add = [&](auto rows) {
-        add_query_panel<rows.value, vectors.value>(c, block, row, column, range, first, keys);
-      };
-      const int left = block.rows - row;
-      left == 1           ? add(Constant<1>{})
-      : left <= kRows / 2 ? add(Constant<kRows / 2>{})
-                          : add(Constant<kRows>{});
+      add_query_panel<kRows, vectors.value>(c, block, row, column, range, first, keys);
     }
   });
+}
+
+template <class T, class F>
+TEGULA_NOINLINE void add_queries(GradContext<T, F>& c, const Block<typename F::Compute>& block,
+                                 int column, bool whole) {
+  if (!whole && !c.s.tile_finite[c.tile_key() / kGradientTile]) {
+    return add_queries_carefully(c, block, column);
+  }
+  // A last group of few rows is not filled up.
+  constexpr int kRows = kGroup<typename F::Compute>;
+  const int last = block.rows % kRows;
+  const int end = last <= kRows / 2 ? block.rows - last : block.rows;
+  add_query_rows<kRows>(c, block, 0, end, column);
+  if (end == block.rows) return;
+  last == 1 ? add_query_rows<1>(c, block, end, block.rows, column)
+            : add_query_rows<kRows / 2>(c, block, end, block.rows, column);
 }
 
 // ---- sums over rows: dk, dv ----
@@ -259,11 +266,7 @@ TEGULA_INLINE BlockRange seen_blocks(GradContext<T, F>& c, BlockRange range) {
 template <class T, class F>
 TEGULA_INLINE KeyRange cell_keys(GradContext<T, F>& c, BlockRange range) {
   KeyRange keys{kNever, -1};
-  for (int b = range.first; b < range.end; ++b) {
-    const KeyRange some = c.w.blocks[b].sight.some;
-    if (some.begin < keys.begin) keys.begin = some.begin;
-    if (some.end > keys.end) keys.end = some.end;
-  }
+  for (int b = range.first; b < range.end; ++b) widen(keys, c.w.blocks[b].sight.some);
   keys = intersect(keys, c.chunk_range());
   return c.in_steps({keys.begin - c.chunk_begin, keys.end - c.chunk_begin});
 }
@@ -391,7 +394,8 @@ void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& ta
     if (!c.s.packed[b]) c.pack_rows(b);
   };
   const int64_t first_chunk = task.key_begin / kGradientKeys;
-  for (int64_t chunk = first_chunk; chunk < first_chunk + key_chunks_of(task); ++chunk) {
+  const int64_t chunks = key_chunks_of(task.key_begin, task.key_end);
+  for (int64_t chunk = first_chunk; chunk < first_chunk + chunks; ++chunk) {
     c.enter_chunk(chunk);
     c.pack_chunk();
     for (int i = 0; i < c.row_chunk_count; ++i) {

@@ -12,10 +12,6 @@ namespace {
 // A segment has at least so many rows or keys; smaller ones are taken together.
 constexpr int64_t kSegmentRows = 384;
 constexpr int64_t kSegmentKeys = 1024;
-// Units stay whole as long as the last worker is done at most this much later than the average.
-constexpr double kEven = 1.1;
-// To read a row and to write its gradients takes as long as so many keys do.
-constexpr int64_t kRowKeys = 8;
 
 struct Segment {
   int64_t query_begin, query_end, key_begin, key_end;
@@ -71,10 +67,6 @@ class Segments {
   std::vector<Segment> found_;
 };
 
-int64_t chunks_between(int64_t begin, int64_t end, int64_t size) {
-  return end > begin ? (end - 1) / size - begin / size + 1 : 0;
-}
-
 double cost_of(const AttentionGradArgs& a, int64_t heads, const GradUnit& unit) {
   double keys = 0;
   const bool by_head = rows_differ(a, 1);
@@ -94,20 +86,6 @@ double cost_of(const AttentionGradArgs& a, int64_t heads, const GradUnit& unit) 
          static_cast<double>(3 * a.dim + 2 * a.value_dim);
 }
 
-// Calls visit(rows of a head, query) for rows [begin, end) of a unit.
-template <class Visit>
-void each_row(const AttentionGradArgs& a, int64_t heads, const GradUnit& unit, int64_t begin,
-              int64_t end, Visit&& visit) {
-  const int64_t queries = unit.query_end - unit.query_begin;
-  for (int64_t row = begin; row < end;) {
-    const int64_t head = row / queries;
-    const SeenRows rows(a, unit.batch, unit.key_head * heads + head);
-    for (; row < std::min(end, (head + 1) * queries); ++row) {
-      visit(rows, unit.query_begin + row - head * queries);
-    }
-  }
-}
-
 void add_cells(const AttentionGradArgs& a, int64_t row_chunk, BackwardPlan& plan) {
   const double width = static_cast<double>(3 * a.dim + 2 * a.value_dim);
   std::vector<int32_t> above;
@@ -115,21 +93,20 @@ void add_cells(const AttentionGradArgs& a, int64_t row_chunk, BackwardPlan& plan
     const GradUnit& unit = plan.shared[number];
     const int64_t rows = plan.heads * (unit.query_end - unit.query_begin);
     const int64_t first_chunk = unit.key_begin / kGradientKeys;
-    above.assign(static_cast<size_t>(chunks_between(unit.key_begin, unit.key_end, kGradientKeys)),
-                 0);
+    above.assign(static_cast<size_t>(key_chunks_of(unit.key_begin, unit.key_end)), 0);
     for (int64_t row = 0; row * row_chunk < rows; ++row) {
       const int64_t begin = row * row_chunk, end = std::min(rows, begin + row_chunk);
-      KeySpan seen{a.k_len, 0};
-      each_row(a, plan.heads, unit, begin, end, [&](const SeenRows& of, int64_t query) {
-        const KeySpan keys = of.span(query);
-        if (keys.empty()) return;
-        seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
-      });
+      const auto each = [&](auto&& visit) {
+        each_row(a, unit.batch, unit.key_head * plan.heads, unit.query_begin,
+                 unit.query_end - unit.query_begin, begin, end, visit);
+      };
+      KeySpan seen;
+      each([&](const SeenRows& of, int64_t query) { seen = hull(seen, of.span(query)); });
       const int64_t first = seen.begin / kGradientKeys;
       for (int64_t key = first; key * kGradientKeys < seen.end; ++key) {
         const KeySpan chunk{key * kGradientKeys, (key + 1) * kGradientKeys};
         double pairs = 0;
-        each_row(a, plan.heads, unit, begin, end, [&](const SeenRows& of, int64_t query) {
+        each([&](const SeenRows& of, int64_t query) {
           pairs += static_cast<double>(of.count(query, chunk));
         });
         plan.cells.push_back({static_cast<int32_t>(number), static_cast<int32_t>(row),
@@ -192,7 +169,7 @@ BackwardPlan plan_backward(const AttentionGradArgs& a, const AttentionGradKernel
   std::vector<GradUnit> whole;
   for (const GradUnit& unit : plan.whole) {
     const bool one_cell = plan.heads * (unit.query_end - unit.query_begin) <= kernels.row_chunk &&
-                          chunks_between(unit.key_begin, unit.key_end, kGradientKeys) <= 1;
+                          key_chunks_of(unit.key_begin, unit.key_end) <= 1;
     const bool stays = one_cell || unit.cost * threads <= total;
     (stays ? whole : plan.shared).push_back(unit);
     if (stays) total -= unit.cost;

@@ -9,6 +9,9 @@
 
 namespace tegula {
 
+// A plan is good enough when the last worker is done at most this much later than the average.
+inline constexpr double kEven = 1.1;
+
 // Large tasks first, so that small ones fill the gaps at the end. Tasks of nearly one size keep
 // their order: neighbours in memory follow each other.
 template <class Task>

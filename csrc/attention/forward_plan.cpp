@@ -1,6 +1,7 @@
 #include "forward_plan.h"
 
 #include <cstdlib>
+#include <limits>
 
 #include "balance.h"
 #include "seen_rows.h"
@@ -16,12 +17,6 @@ constexpr int64_t kTaskBlocks = 8;
 constexpr int64_t kSharedQueries = 32;
 // Tasks for every thread, so that uneven ones even out.
 constexpr int64_t kTasksOfThread = 8;
-// A plan is good enough when the last worker is done this much later than the average.
-constexpr double kEven = 1.1;
-// To read a row and to write it takes as long as so many keys do.
-constexpr int64_t kRowKeys = 8;
-
-int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 // The rows of one unit, and their cost in keys.
 class UnitRows {
@@ -41,12 +36,9 @@ class UnitRows {
   // From the first to the last key that some of the rows sees.
   KeySpan span(int64_t begin, int64_t end) const {
     if (!known_) return {0, a_.k_len};
-    KeySpan all{a_.k_len, 0};
-    each(begin, end, [&](const SeenRows& rows, int64_t query) {
-      const KeySpan keys = rows.span(query);
-      if (keys.empty()) return;
-      all = {std::min(all.begin, keys.begin), std::max(all.end, keys.end)};
-    });
+    KeySpan all;
+    each(begin, end,
+         [&](const SeenRows& rows, int64_t query) { all = hull(all, rows.span(query)); });
     return all;
   }
   // Pairs of rows [begin, end) with keys `chunk`.
@@ -61,11 +53,7 @@ class UnitRows {
  private:
   template <class Visit>
   void each(int64_t begin, int64_t end, Visit&& visit) const {
-    for (int64_t row = begin; row < end;) {
-      const int64_t head = row / a_.q_len;
-      const SeenRows rows(a_, batch_, first_head_ + head);
-      for (; row < std::min(end, (head + 1) * a_.q_len); ++row) visit(rows, row - head * a_.q_len);
-    }
+    each_row(a_, batch_, first_head_, 0, a_.q_len, begin, end, visit);
   }
 
   const AttentionArgs& a_;
@@ -155,10 +143,12 @@ ForwardPlan plan_forward(const AttentionArgs& a, const AttentionKernels& kernels
       }
     }
   };
-  double total = 0;
-  units_with_costs([&](int64_t, int64_t, const UnitRows&, double cost, bool) { total += cost; });
-  const Cut cut{block, blocks * block,
-                threads > 1 ? total / static_cast<double>(kTasksOfThread * threads) : total};
+  Cut cut{block, blocks * block, std::numeric_limits<double>::infinity()};
+  if (threads > 1) {
+    double total = 0;
+    units_with_costs([&](int64_t, int64_t, const UnitRows&, double cost, bool) { total += cost; });
+    cut.most_cost = total / static_cast<double>(kTasksOfThread * threads);
+  }
 
   const double width = static_cast<double>(a.dim + a.value_dim);
   const auto chunks = static_cast<int32_t>(parts_of(a.k_len, kKeyChunk));

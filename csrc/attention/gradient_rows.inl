@@ -16,12 +16,6 @@ inline constexpr int kKeyStep = kGroupRows > kKeyQuad ? kGroupRows : kKeyQuad;
 static_assert(kGradientKeys % kGradientTile == 0 && kGradientTile % kKeyStep == 0);
 static_assert(kKeyStep % kGroupRows == 0 && kKeyStep % kKeyQuad == 0);
 
-// Chunks of keys that a task's unit reaches.
-TEGULA_INLINE int64_t key_chunks_of(const AttentionTask& task) {
-  if (task.key_end <= task.key_begin) return 0;
-  return (task.key_end - 1) / kGradientKeys - task.key_begin / kGradientKeys + 1;
-}
-
 // Products of weights with rows are plain float32 (float64) for every type of input: the
 // rounding of a weight to 16 bits would show in the gradient as much as the final one.
 template <class F>
@@ -144,9 +138,10 @@ struct GradContext : Context<T, F> {
       : Context<T, F>(args, t, Pass::kBackward, memory),
         g(args),
         s(args, w, t.row_end - t.row_begin,
-          cell_memory == nullptr ? kGradientKeys : key_chunks_of(t) * kGradientKeys),
+          cell_memory == nullptr ? kGradientKeys
+                                 : key_chunks_of(t.key_begin, t.key_end) * kGradientKeys),
         all_keys(cell_memory != nullptr),
-        only_keys(key_chunks_of(t) <= 1),
+        only_keys(key_chunks_of(t.key_begin, t.key_end) <= 1),
         only_rows(t.row_end - t.row_begin <= kRowChunk<C>) {
     w.next = cell_memory == nullptr ? s.next : static_cast<char*>(cell_memory);
     w.take_tile(Pass::kBackward);

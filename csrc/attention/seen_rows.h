@@ -17,6 +17,10 @@ struct KeySpan {
   int64_t count() const { return std::max<int64_t>(0, end - begin); }
 };
 
+inline KeySpan hull(KeySpan a, KeySpan b) {
+  if (a.empty() || b.empty()) return a.empty() ? b : a;
+  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+}
 inline KeySpan common(KeySpan a, KeySpan b) {
   return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
 }
@@ -77,6 +81,23 @@ class SeenRows {
   Row lo_, hi_, gap_lo_, gap_hi_, cells_;
   int64_t keys_;
 };
+
+// To read a row and to write its results takes as long as so many keys do.
+inline constexpr int64_t kRowKeys = 8;
+
+// The rows of the `queries` queries from `first_query` on, of heads from `first_head` on, head by
+// head: calls visit(rows of the head, query) for rows [begin, end).
+template <class Visit>
+void each_row(const AttentionArgs& a, int64_t batch, int64_t first_head, int64_t first_query,
+              int64_t queries, int64_t begin, int64_t end, Visit&& visit) {
+  for (int64_t row = begin; row < end;) {
+    const int64_t head = row / queries;
+    const SeenRows rows(a, batch, first_head + head);
+    for (; row < std::min(end, (head + 1) * queries); ++row) {
+      visit(rows, first_query + row - head * queries);
+    }
+  }
+}
 
 // Whether rows differ along batch entries (axis 0) or heads (axis 1).
 inline bool rows_differ(const AttentionArgs& a, int axis) {

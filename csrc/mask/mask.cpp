@@ -15,11 +15,12 @@ constexpr int64_t kTaskBytes = int64_t{256} << 10;
 // A larger result does not stay in the caches anyway.
 constexpr int64_t kStreamBytes = int64_t{16} << 20;
 
-// Calls body(begin, end) for pieces of the rows of `array`, (B, H, Lq, Lk).
+// Calls body(begin, end) for pieces of the rows of `array`, (B, H, L, X), each of which costs
+// reading or writing so many bytes.
 template <class Body>
-void over_rows(const View& array, int threads, Body&& body) {
+void over_rows(const View& array, int64_t row_bytes, int threads, Body&& body) {
   const int64_t rows = array.shape[0] * array.shape[1] * array.shape[2];
-  const int64_t row_bytes = std::max<int64_t>(1, array.shape[3] * item_size(array.dtype));
+  row_bytes = std::max<int64_t>(1, row_bytes);
   const int64_t piece = std::max<int64_t>(1, kTaskBytes / row_bytes);
   threads = threads_for(static_cast<double>(rows) * static_cast<double>(row_bytes), threads);
   parallel_for((rows + piece - 1) / piece, threads,
@@ -32,14 +33,14 @@ void mask_fill(const MaskFillArgs& args, int threads) {
   if (args.out.count() == 0) return;
   const auto fill = kernels().mask.fill;
   const bool streaming = args.out.count() * item_size(args.out.dtype) >= kStreamBytes;
-  over_rows(args.out, threads,
+  over_rows(args.out, args.out.shape[3] * item_size(args.out.dtype), threads,
             [&](int64_t begin, int64_t end) { fill(args, begin, end, streaming); });
 }
 
 MaskRuns mask_scan(const MaskScanArgs& args, int threads) {
   const auto scan = kernels().mask.scan;
   std::atomic<MaskRuns> most{MaskRuns::kOne};
-  over_rows(args.dense, threads, [&](int64_t begin, int64_t end) {
+  over_rows(args.dense, args.dense.shape[3], threads, [&](int64_t begin, int64_t end) {
     const MaskRuns found = scan(args, begin, end);
     MaskRuns before = most.load(std::memory_order_relaxed);
     while (before < found &&
@@ -64,14 +65,9 @@ View mask_cells(const View& dense, TakenArena& memory, int threads) {
     count *= cells.shape[axis];
   }
   cells.data = memory.reserve(static_cast<size_t>(count));
-  const int64_t rows = cells.shape[0] * cells.shape[1] * cells.shape[2];
-  const int64_t row_bytes = std::max<int64_t>(1, kCellQueries * dense.shape[3]);
-  const int64_t piece = std::max<int64_t>(1, kTaskBytes / row_bytes);
   const auto fill = kernels().mask.cells;
-  threads = threads_for(static_cast<double>(rows) * static_cast<double>(row_bytes), threads);
-  parallel_for((rows + piece - 1) / piece, threads, [&](int64_t index) {
-    fill(args, index * piece, std::min(rows, (index + 1) * piece));
-  });
+  over_rows(cells, kCellQueries * dense.shape[3], threads,
+            [&](int64_t begin, int64_t end) { fill(args, begin, end); });
   for (int axis = 0; axis < 3; ++axis) {
     if (cells.shape[axis] == 1) cells.stride[axis] = 0;
   }
