@@ -43,7 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tegula cannot be imported ({error}); run `pip install .` first", file=sys.stderr)
         return 2
     if options.isa:
-        tg.set_isa(options.isa)
+        try:
+            tg.set_isa(options.isa)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return 2
     cases = selected(options.suite, options.only)
     shapes = grid_shapes(options)
     if not cases and not shapes:
