@@ -16,6 +16,7 @@
 #pragma once
 
 #include "bias_slopes.inl"
+#include "few_gradients.inl"
 
 namespace tegula {
 namespace {
@@ -244,11 +245,6 @@ TEGULA_INLINE Group<typename F::Compute> group_from(GradContext<T, F>& c, int fi
   return group;
 }
 
-template <class C>
-TEGULA_INLINE void add(C* total, const C* part, int64_t count) {
-  for (int64_t i = 0; i < count; i += kLanes<C>) store(total + i, load(total + i) + load(part + i));
-}
-
 // The blocks of a cell that see some of its keys lie between these two.
 struct BlockRange {
   int first, end;
@@ -393,20 +389,21 @@ void attention_backward_unit(const AttentionGradArgs& g, const AttentionTask& ta
   const auto pack = [&](int b) {
     if (!c.s.packed[b]) c.pack_rows(b);
   };
-  const int64_t first_chunk = task.key_begin / kGradientKeys;
-  const int64_t chunks = key_chunks_of(task.key_begin, task.key_end);
-  for (int64_t chunk = first_chunk; chunk < first_chunk + chunks; ++chunk) {
-    c.enter_chunk(chunk);
-    c.pack_chunk();
-    for (int i = 0; i < c.row_chunk_count; ++i) {
-      const auto& rows = c.s.row_chunks[i];
-      if (intersect(rows.sight, c.chunk_range()).empty()) continue;
-      const BlockRange seen = seen_blocks(c, {rows.first, rows.end});
-      for (int b = seen.first; b < seen.end; ++b) pack(b);
-      differentiate_cell(c, seen);
-      fold_cell(c, seen);
-    }
-    write_chunk(c);
+  if (takes_few_rows(c)) {
+    differentiate_few_rows(c);
+  } else {
+    for_chunks(c, [&] {
+      c.pack_chunk();
+      for (int i = 0; i < c.row_chunk_count; ++i) {
+        const auto& rows = c.s.row_chunks[i];
+        if (intersect(rows.sight, c.chunk_range()).empty()) continue;
+        const BlockRange seen = seen_blocks(c, {rows.first, rows.end});
+        for (int b = seen.first; b < seen.end; ++b) pack(b);
+        differentiate_cell(c, seen);
+        fold_cell(c, seen);
+      }
+      write_chunk(c);
+    });
   }
   if (g.delta != nullptr) {
     for (int b = 0; b < c.block_count; ++b) {

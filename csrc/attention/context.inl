@@ -36,6 +36,7 @@ struct Context {
   Workspace<F> w;
   int block_count = 0;
   int64_t slots = 0;           // rows of all blocks, padded to whole vectors
+  int64_t summed_rows = 0;     // rows up to the last that products add to
   KeyRange sight{kNever, -1};  // what some row sees
   KeyRange gap{kNever, -1};    // what no row sees between its two runs
   Tile<F> tile;
@@ -163,13 +164,17 @@ struct Context {
   // Rows that fill the block's last vector are copies of its last real row.
   TEGULA_INLINE void close_block(Block<C>& block) {
     block.few = pass == Pass::kForward && block.rows <= kFewRows;
-    const int64_t last = block.slot + block.rows - 1;
     slots = block.slot + block.width();
-    for (int64_t slot = last + 1; slot < slots; ++slot) {
-      w.lo[slot] = w.lo[last], w.hi[slot] = w.hi[last];
-      if (gaps) w.gap_lo[slot] = w.gap_lo[last], w.gap_hi[slot] = w.gap_hi[last];
-      w.head[slot] = w.head[last], w.query[slot] = w.query[last];
-    }
+    summed_rows = block.few ? block.slot + kFewRows : slots;
+    const int64_t vector = slots - kLanes<C>;
+    const int last = block.rows - 1;
+    const auto own = lane_numbers<Int<C>>() + static_cast<Int<C>>(vector - block.slot) <= last;
+    const auto pad = [&](Int<C>* of_rows) {
+      const Vec<Int<C>> copies = broadcast(of_rows[block.slot + last]);
+      store(of_rows + vector, own ? load(of_rows + vector) : copies);
+    };
+    pad(w.lo), pad(w.hi), pad(w.head), pad(w.query);
+    if (gaps) pad(w.gap_lo), pad(w.gap_hi);
   }
 
   // Rows from `row` on to the next multiple of kRowChunk, which no block of the backward pass
@@ -279,28 +284,34 @@ struct Context {
     return w.queries + block.slot * w.packed_units;
   }
 
-  // Many rows: columns [unit][width]. Few: rows [row][packed_units].
   TEGULA_NOINLINE void pack_queries(const Block<C>& block) {
-    Unit* packed = queries_of(block);
-    const T* base = a.q.at<T>(batch_offset(a.q));
-    const int64_t step = a.q.step(0);
-    if (block.few) {
-      for (int r = 0; r < kFewRows && r < block.width(); ++r) {
-        Unit* row = packed + r * w.packed_units;
-        if (r < block.rows) {
-          pack_row<F>(base + row_offset(a.q, block.slot + r), step, a.dim, query_scale, row);
-        } else {
-          for (int64_t u = 0; u < w.packed_units; ++u) row[u] = Unit(0);
-        }
-      }
-      return;
-    }
-    pack_block(a.q, a.dim, query_scale, block, packed);
+    pack_block(a.q, a.dim, query_scale, block, queries_of(block));
   }
 
-  // The block's rows of such an array as columns [unit][width].
-  TEGULA_NOINLINE void pack_block(const View& view, int64_t dim, C scale, const Block<C>& block,
-                                  Unit* packed) {
+  // The block's rows of such an array. Many rows: columns [unit][width]. Few: rows, each in
+  // whole vectors of units.
+  TEGULA_INLINE void pack_block(const View& view, int64_t dim, C scale, const Block<C>& block,
+                                Unit* packed) {
+    block.few ? pack_few_rows(view, dim, scale, block, packed)
+              : pack_many_rows(view, dim, scale, block, packed);
+  }
+
+  TEGULA_NOINLINE void pack_few_rows(const View& view, int64_t dim, C scale, const Block<C>& block,
+                                     Unit* packed) {
+    const T* base = view.at<T>(batch_offset(view));
+    const int64_t row_units =
+        round_up((dim + F::kUnitValues - 1) / F::kUnitValues, kLanes<Unit>);
+    for (int r = 0; r < kFewRows && r < block.width(); ++r, packed += row_units) {
+      if (r < block.rows) {
+        pack_row<F>(base + row_offset(view, block.slot + r), view.step(0), dim, scale, packed);
+      } else {
+        fill(packed, row_units, Unit(0));
+      }
+    }
+  }
+
+  TEGULA_NOINLINE void pack_many_rows(const View& view, int64_t dim, C scale,
+                                      const Block<C>& block, Unit* packed) {
     const T* base = view.at<T>(batch_offset(view));
     for (int j = 0; j < block.vectors(); ++j) {
       const T* rows[kLanes<C>];

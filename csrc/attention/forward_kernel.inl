@@ -100,7 +100,7 @@ TEGULA_NOINLINE void attend_chunk(Context<T, F>& c, int64_t chunk) {
   using C = typename F::Compute;
   fill(c.w.best, c.slots, -kInfinity<C>);
   fill(c.w.total, c.slots, C(0));
-  fill(c.w.sum, c.slots * c.w.value_stride, C(0));
+  fill(c.w.sum, c.summed_rows * c.w.value_stride, C(0));
   const int32_t chunk_begin = static_cast<int32_t>(chunk * kKeyChunk);
   const KeyRange keys = intersect(
       c.sight, {chunk_begin, static_cast<int32_t>(smaller(c.a.k_len, (chunk + 1) * kKeyChunk))});
@@ -134,7 +134,7 @@ TEGULA_NOINLINE void fold_chunk(Context<T, F>& c) {
     store(c.w.all_best + row, best);
     store(c.w.all_total + row, opaque(load(c.w.all_total + row) * load(old_scale)) +
                                    opaque(load(c.w.total + row) * load(new_scale)));
-    for (int i = 0; i < kLanes<C>; ++i) {
+    for (int i = 0; i < kLanes<C> && row + i < c.summed_rows; ++i) {
       const int64_t at = (row + i) * c.w.value_stride;
       for (int64_t d = 0; d < c.w.value_stride; d += kLanes<C>) {
         store(c.w.all_sum + at + d, opaque(load(c.w.all_sum + at + d) * old_scale[i]) +
@@ -149,7 +149,7 @@ TEGULA_INLINE void start_fold(Context<T, F>& c) {
   using C = typename F::Compute;
   fill(c.w.all_best, c.slots, -kInfinity<C>);
   fill(c.w.all_total, c.slots, C(0));
-  fill(c.w.all_sum, c.slots * c.w.value_stride, C(0));
+  fill(c.w.all_sum, c.summed_rows * c.w.value_stride, C(0));
 }
 
 // Divides by the totals, sinks included, and writes out and lse.
@@ -222,7 +222,7 @@ void attention_forward_task(const AttentionArgs& a, const AttentionTask& task, v
     C* to = static_cast<C*>(task.partial);
     copy(c.w.best, to, c.slots);
     copy(c.w.total, to + c.slots, c.slots);
-    copy(c.w.sum, to + 2 * c.slots, c.slots * c.w.value_stride);
+    copy(c.w.sum, to + 2 * c.slots, c.summed_rows * c.w.value_stride);
     return;
   }
   // Nothing to fold: joined to nothing, a chunk stays as it is.
@@ -252,7 +252,7 @@ void attention_finish_task(const AttentionArgs& a, const AttentionTask& task, co
     const C* from = reinterpret_cast<const C*>(partials + step * static_cast<size_t>(i));
     copy(from, c.w.best, c.slots);
     copy(from + c.slots, c.w.total, c.slots);
-    copy(from + 2 * c.slots, c.w.sum, c.slots * c.w.value_stride);
+    copy(from + 2 * c.slots, c.w.sum, c.summed_rows * c.w.value_stride);
     fold_chunk(c);
   }
   write_rows(c, c.w.all_best, c.w.all_total, c.w.all_sum);

@@ -193,11 +193,22 @@ struct GradContext : Context<T, F> {
   // The block's rows of q and grad_out in the forms the products read, and what is known of
   // them. Rows that only fill a vector are zeros with weights of zero.
   TEGULA_NOINLINE void pack_rows(int b) {
-    const Block<C>& block = w.blocks[b];
+    Block<C>& block = w.blocks[b];
     s.packed[b] = true;
-    this->pack_block(a.q, a.dim, this->query_scale, block, this->queries_of(block));
-    this->pack_block(g.grad_out, a.value_dim, C(1), block,
-                     s.grad_columns + block.slot * s.packed_value_units);
+    read_rows_of(b);
+    // Rows far from 0 look at their keys once more, many at a time.
+    if (s.far[b]) block.few = false;
+    this->pack_queries(block);
+    this->pack_block(g.grad_out, a.value_dim, C(1), block, grads_of(block));
+    if (s.far[b]) split_log_sums(*this, block);
+  }
+
+  TEGULA_INLINE Unit* grads_of(const Block<C>& block) const {
+    return s.grad_columns + block.slot * s.packed_value_units;
+  }
+
+  TEGULA_NOINLINE void read_rows_of(int b) {
+    const Block<C>& block = w.blocks[b];
     const T* q = a.q.template at<T>(this->batch_offset(a.q));
     const T* grad = g.grad_out.template at<T>(this->batch_offset(g.grad_out));
     const C* lse = a.lse.template at<C>(this->batch_offset(a.lse));
@@ -227,7 +238,6 @@ struct GradContext : Context<T, F> {
     }
     s.finite[b] = finite;
     s.far[b] = far;
-    if (far) split_log_sums(*this, block);
   }
 
   // rowsum(grad_out out) - grad_lse; an output of zeros, as of a row without keys, passes no
@@ -316,6 +326,17 @@ struct GradContext : Context<T, F> {
   // Where the tile's first key lies in the arrays of keys.
   TEGULA_INLINE int64_t tile_key() const { return chunk_place + tile.begin - chunk_begin; }
 };
+
+// Calls body() on every chunk of the unit's keys.
+template <class T, class F, class Body>
+TEGULA_INLINE void for_chunks(GradContext<T, F>& c, Body&& body) {
+  const int64_t first = c.task.key_begin / kGradientKeys;
+  const int64_t chunks = key_chunks_of(c.task.key_begin, c.task.key_end);
+  for (int64_t chunk = first; chunk < first + chunks; ++chunk) {
+    c.enter_chunk(chunk);
+    body();
+  }
+}
 
 }  // namespace
 }  // namespace tegula

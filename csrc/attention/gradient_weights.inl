@@ -144,6 +144,13 @@ TEGULA_NOINLINE void slope_vector(GradContext<T, F>& c, const Block<typename F::
   }
 }
 
+// Every row sees every key of the tile, and nothing changes the products.
+template <class T, class F>
+TEGULA_INLINE bool is_plain(GradContext<T, F>& c, const Block<typename F::Compute>& block) {
+  return !c.modified() && !c.a.dropout.active() && covers_tile(c, block) &&
+         c.tile.count % kGroupRows == 0;
+}
+
 // Weights and slopes of a block at its columns of the group. Returns true when every row
 // sees every key of the tile and nothing changed the products.
 template <class T, class F>
@@ -155,8 +162,7 @@ TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F:
   C* weights = c.s.weights + column;
   C* slopes = c.s.slopes + column;
   KeyRange* ranges = group.ranges + column / kN;
-  const bool whole = !c.modified() && !c.a.dropout.active() && covers_tile(c, block) &&
-                     c.tile.count % kGroupRows == 0;
+  const bool whole = is_plain(c, block);
   const bool log2 = c.exponent == 1;
   const auto weigh =
       c.s.far[block.number]
@@ -178,7 +184,7 @@ TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F:
                                     c.tile_key() * c.s.packed_value_units),
       c.s.packed_value_units * static_cast<int64_t>(sizeof(typename F::Unit)),
       c.s.value_units,
-      c.s.grad_columns + block.slot * c.s.packed_value_units,
+      c.grads_of(block),
       block.width(),
       c.w.scores};
   multiply_ranges(c, products, vectors, ranges);

@@ -14,21 +14,13 @@ TEGULA_INLINE void fill(C* p, int64_t count, C value) {
   for (int64_t i = 0; i < count; ++i) p[i] = value;
 }
 template <class C>
-TEGULA_INLINE void copy(const C* from, C* to, int64_t count) {
-  __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(C));
+TEGULA_INLINE void add(C* total, const C* part, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes<C>) store(total + i, load(total + i) + load(part + i));
 }
 
-// A row of sums, which lies at a multiple of the vector, times `factor`, rounded once. Adding
-// 0 turns -0 into 0: which of them a sum is depends on how often it was folded.
-template <class T, class C>
-TEGULA_INLINE void write_row(const C* sums, C factor, int64_t dim, T* to, int64_t step) {
-  int64_t d = 0;
-  if (step == 1) {
-    for (; d + kLanes<C> <= dim; d += kLanes<C>) {
-      store_as<C>(to + d, (load(sums + d) + C(0)) * factor);
-    }
-  }
-  for (; d < dim; ++d) store_one<C>(to + d * step, (sums[d] + C(0)) * factor);
+template <class C>
+TEGULA_INLINE void copy(const C* from, C* to, int64_t count) {
+  __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(C));
 }
 
 // kLanes<C> numbers from p on, zeros behind the first `count`.
@@ -40,6 +32,28 @@ TEGULA_INLINE Vec<C> load_strided(const T* p, int64_t stride, int64_t count) {
   alignas(kVectorBytes) C lane[kLanes<C>] = {};
   for (int64_t i = 0; i < kLanes<C> && i < count; ++i) lane[i] = load_one<C>(p + i * stride);
   return load(lane);
+}
+
+// The first `count` lanes to p on, each rounded once.
+template <class C, class T>
+TEGULA_INLINE void store_strided(T* p, int64_t stride, int64_t count, Vec<C> v) {
+  if (stride == 1 && count >= kLanes<C>) return store_as<C>(p, v);
+  for (int64_t i = 0; i < kLanes<C> && i < count; ++i) store_one<C>(p + i * stride, v[i]);
+}
+
+// A vector of sums times `factor`. Adding 0 turns -0 into 0: which of them a sum is depends on
+// how often it was folded.
+template <class C, class T>
+TEGULA_INLINE void write_sums(Vec<C> sums, C factor, T* p, int64_t stride, int64_t count) {
+  store_strided<C>(p, stride, count, (sums + C(0)) * factor);
+}
+
+// A row of sums, which lies at a multiple of the vector.
+template <class T, class C>
+TEGULA_INLINE void write_row(const C* sums, C factor, int64_t dim, T* to, int64_t step) {
+  for (int64_t d = 0; d < dim; d += kLanes<C>) {
+    write_sums<C>(load(sums + d), factor, to + d * step, step, dim - d);
+  }
 }
 
 // What a format stores of inputs of type T.

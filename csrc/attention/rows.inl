@@ -175,14 +175,18 @@ struct Workspace : Memory {
   }
 
   TEGULA_INLINE void take_tile(Pass pass) {
-    const int64_t scored = pass == Pass::kForward ? kTile : kGradientTile * kBlockRows<C>;
+    constexpr int64_t kGradient = kGradientTile * kBlockRows<C>, kFew = kFewRows * kKeyTile<F>;
+    const int64_t scored =
+        pass == Pass::kForward ? kTile : (kGradient > kFew ? kGradient : kFew);
     scores = take<C>(scored), additive = take<C>(scored);
+    // Of a key, in the backward pass also of a value.
+    key_columns =
+        take<Unit>(kLanes<Unit> * (packed_units > value_stride ? packed_units : value_stride));
     if (pass == Pass::kBackward) return;
     tile_best = take<C>(kBlockRows<C>), tile_sum = take<C>(kBlockRows<C>);
     shift = take<C>(kBlockRows<C>), rescale = take<C>(kBlockRows<C>);
     weights = take<Unit>(kTile);
     keys = take<Unit>(kKeyTile<F> * packed_units);
-    key_columns = take<Unit>(kLanes<Unit> * packed_units);
     values = take<Unit>(kKeyTile<F> * value_stride);
     clean_values = take<Unit>(kKeyTile<F> * value_stride);
   }

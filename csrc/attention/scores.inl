@@ -91,15 +91,30 @@ TEGULA_NOINLINE void multiply_ranges(Context<T, F>& c, const Product<F>& p, int 
   if (run_count > 0) multiply_range(c, p, run_first, run_count, run_begin, end, unused);
 }
 
+// Rows of a key or value tile as they lie in memory.
+template <class T>
+struct StoredRows {
+  const T* first;
+  int64_t row_step, step, dim, count;
+};
+
+template <class T, class F>
+TEGULA_INLINE StoredRows<T> stored_keys(const Context<T, F>& c) {
+  return {c.key_row(0), c.a.k.step(1), c.a.k.step(0), c.a.dim, c.tile.count};
+}
+
 // Few rows: scores[row][key] for kRows rows and the kLanes keys from `key` of the tile on. The
 // keys' rows turn into columns on their way from memory; where that needs more than whole
-// vectors as they lie, through key_columns.
-template <int kRows, class T, class F>
-TEGULA_NOINLINE void score_key_lanes(Context<T, F>& c, const typename F::Unit* rows, int32_t key) {
+// vectors as they lie, through `columns`.
+template <class F, int kRows, class T>
+TEGULA_NOINLINE void score_key_lanes(const StoredRows<T>& keys, int32_t key,
+                                     const typename F::Unit* rows, int64_t row_units,
+                                     typename F::Unit* columns, typename F::Compute* scores) {
   using C = typename F::Compute;
   using Unit = typename F::Unit;
   constexpr int kN = kLanes<Unit>;
-  const int64_t step = c.a.k.step(0), key_step = c.a.k.step(1), row_units = c.w.packed_units;
+  const int64_t step = keys.step, row_step = keys.row_step;
+  const int64_t units = (keys.dim + F::kUnitValues - 1) / F::kUnitValues;
   Vec<C> sum[kRows] = {};
   const auto add = [&](int64_t unit, Vec<Unit> column) {
     TEGULA_UNROLL(4)
@@ -109,39 +124,66 @@ TEGULA_NOINLINE void score_key_lanes(Context<T, F>& c, const typename F::Unit* r
   };
   int64_t unit = 0;
   // Lanes behind the last key repeat it; nobody sees them.
-  const int64_t last = c.tile.count - 1 - key;
-  const auto offset = [&](int i) { return smaller(i, last) * key_step; };
+  const int64_t last = keys.count - 1 - key;
+  const auto offset = [&](int i) { return smaller(i, last) * row_step; };
+  const T* first = keys.first + key * row_step;
   if constexpr (Packing<F, T>::kAsStored) {
     if (step == 1) {
-      for (; unit + kN <= c.a.dim / F::kUnitValues; unit += kN) {
-        const T* from = c.key_row(key) + unit * F::kUnitValues;
-        Vec<Unit> columns[kN];
+      for (; unit + kN <= keys.dim / F::kUnitValues; unit += kN) {
+        const T* from = first + unit * F::kUnitValues;
+        Vec<Unit> turned[kN];
         load_transposed<Unit>(
-            [&](int i) { return reinterpret_cast<const Unit*>(from + offset(i)); }, columns);
+            [&](int i) { return reinterpret_cast<const Unit*>(from + offset(i)); }, turned);
         TEGULA_UNROLL(16)
-        for (int i = 0; i < kN; ++i) add(unit + i, columns[i]);
+        for (int i = 0; i < kN; ++i) add(unit + i, turned[i]);
       }
     }
   }
-  if (const int64_t done = unit; done < c.w.units) {
-    const T* from = c.key_row(key) + done * F::kUnitValues * step;
-    const T* key_rows[kN];
-    for (int i = 0; i < kN; ++i) key_rows[i] = from + offset(i);
-    pack_columns<F>(key_rows, step, c.a.dim - done * F::kUnitValues, C(1), c.w.key_columns, kN);
-    for (; unit < c.w.units; ++unit) add(unit, load(c.w.key_columns + (unit - done) * kN));
+  if (const int64_t done = unit; done < units) {
+    const T* from = first + done * F::kUnitValues * step;
+    const T* lanes[kN];
+    for (int i = 0; i < kN; ++i) lanes[i] = from + offset(i);
+    pack_columns<F>(lanes, step, keys.dim - done * F::kUnitValues, C(1), columns, kN);
+    for (; unit < units; ++unit) add(unit, load(columns + (unit - done) * kN));
   }
-  for (int r = 0; r < kRows; ++r) store(c.w.scores + r * kKeyTile<F> + key, sum[r]);
+  for (int r = 0; r < kRows; ++r) store(scores + r * kKeyTile<F> + key, sum[r]);
 }
 
-// The same for keys `range` of the tile, whole vectors.
+// So few last keys of a tile are not worth turning a whole vector of them.
+inline constexpr int kLastKeys = 4;
+
+// The same for the last few keys of the tile.
+template <class F, int kRows, class C>
+TEGULA_NOINLINE void score_last_keys(const StoredRows<C>& keys, int32_t key, const C* rows,
+                                     int64_t row_units, C* scores) {
+  using Short = typename VecType<C, kLastKeys * sizeof(C)>::Aligned;
+  const C* lanes[kLastKeys];
+  for (int i = 0; i < kLastKeys; ++i) {
+    lanes[i] = keys.first + smaller(key + i, keys.count - 1) * keys.row_step;
+  }
+  Short sum[kRows] = {};
+  TEGULA_UNROLL(4)
+  for (int64_t d = 0; d < keys.dim; ++d) {
+    const Short column = {lanes[0][d], lanes[1][d], lanes[2][d], lanes[3][d]};
+    TEGULA_UNROLL(4)
+    for (int r = 0; r < kRows; ++r) sum[r] = sum[r] + rows[r * row_units + d] * column;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kLastKeys; ++i) scores[r * kKeyTile<F> + key + i] = sum[r][i];
+  }
+}
+
+// The same for keys `range` of the tile, whole vectors, and rows given one after the other.
 template <int kRows, class T, class F>
-TEGULA_INLINE void score_rows(Context<T, F>& c, const Block<typename F::Compute>& block,
-                              KeyRange range) {
-  // Values that are added whole row by whole row are read in order, too.
-  using C = typename F::Compute;
-  if (c.keys_are_far()) c.fetch_rows(range, c.w.value_stride > kValueVectors<kRows> * kLanes<C>);
+TEGULA_INLINE void score_rows(Context<T, F>& c, const StoredRows<T>& keys,
+                              const typename F::Unit* rows, int64_t row_units, KeyRange range) {
   for (int32_t key = range.begin; key < range.end; key += kLanes<typename F::Compute>) {
-    score_key_lanes<kRows>(c, c.queries_of(block), key);
+    if constexpr (sizeof(T) == sizeof(typename F::Compute)) {
+      if (keys.count - key <= kLastKeys && keys.step == 1) {
+        return score_last_keys<F, kRows>(keys, key, rows, row_units, c.w.scores);
+      }
+    }
+    score_key_lanes<F, kRows>(keys, key, rows, row_units, c.w.key_columns, c.w.scores);
   }
 }
 
@@ -391,16 +433,27 @@ TEGULA_INLINE KeyRange vectors_of(Context<T, F>& c, const Block<typename F::Comp
   return {range.begin / kStep * kStep, (range.end + kStep - 1) / kStep * kStep};
 }
 
+// Calls body(rows as a constant) for the rows that the products of a block of few rows count.
+template <class C, class Body>
+TEGULA_INLINE void for_few_rows(const Block<C>& block, Body&& body) {
+  switch (block.rows) {
+    case 1: return body(Constant<1>{});
+    case 2: return body(Constant<2>{});
+    default: body(Constant<kFewRows>{});
+  }
+}
+
 // Few rows, one row after the other.
 template <class T, class F>
 TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Compute>& block) {
   using C = typename F::Compute;
   const KeyRange range = vectors_of(c, block);
-  switch (block.rows) {
-    case 1: score_rows<1>(c, block, range); break;
-    case 2: score_rows<2>(c, block, range); break;
-    default: score_rows<4>(c, block, range);
-  }
+  for_few_rows(block, [&](auto rows) {
+    constexpr int kRows = rows.value;
+    // Values that are added whole row by whole row are read in order, too.
+    if (c.keys_are_far()) c.fetch_rows(range, c.w.value_stride > kValueVectors<kRows> * kLanes<C>);
+    score_rows<kRows>(c, stored_keys(c), c.queries_of(block), c.w.packed_units, range);
+  });
   const bool modified = c.modified();
   const auto finish_row = [&](int r, auto gaps) {
     Place<C> at = row_at(c, block.slot + r);

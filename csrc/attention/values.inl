@@ -181,11 +181,7 @@ TEGULA_NOINLINE void add_values_block(Context<T, F>& c, const Block<typename F::
   }
   if (block.few) {
     const KeyRange range = units_of_keys<F>(c.tile.local(block.sight.some));
-    switch (block.rows) {
-      case 1: return add_few_rows<1>(c, block, range);
-      case 2: return add_few_rows<2>(c, block, range);
-      default: return add_few_rows<4>(c, block, range);
-    }
+    return for_few_rows(block, [&](auto rows) { add_few_rows<rows.value>(c, block, range); });
   }
   // A panel of the values stays in the first cache while all rows pass over it.
   const auto* values = c.tile.values;

@@ -142,13 +142,6 @@ TEGULA_INLINE V min_of(V a, V b) {
   return a < b ? a : b;
 }
 
-template <class T>
-TEGULA_INLINE T max_across(Vec<T> v) {
-  T best = v[0];
-  for (int i = 1; i < kLanes<T>; ++i) best = v[i] > best ? v[i] : best;
-  return best;
-}
-
 template <class V>
 TEGULA_INLINE bool any_lane(V mask) {
   unsigned char bytes[sizeof(V)];
@@ -161,8 +154,6 @@ TEGULA_INLINE bool any_lane(V mask) {
   return all != 0;
 }
 
-// Rows of a kLanes x kLanes block become its columns: log2(kLanes) steps, each
-// exchanging the half blocks that lie across the diagonal.
 template <size_t... kIndex>
 struct Indices {};
 template <size_t kCount, size_t... kIndex>
@@ -172,6 +163,28 @@ struct MakeIndices<0, kIndex...> {
   using Type = Indices<kIndex...>;
 };
 
+// Lane i of the result is lane i ^ kStep.
+template <class T, int kStep, size_t... kLane>
+TEGULA_INLINE Vec<T> swap_lanes(Vec<T> v, Indices<kLane...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(v, v, (kLane ^ kStep)...);
+#else
+  return __builtin_shuffle(v, Vec<Int<T>>{static_cast<Int<T>>(kLane ^ kStep)...});
+#endif
+}
+
+template <class T, int kStep = kLanes<T> / 2>
+TEGULA_INLINE T max_across(Vec<T> v) {
+  using Lanes = typename MakeIndices<kLanes<T>>::Type;
+  if constexpr (kStep == 0) {
+    return v[0];
+  } else {
+    return max_across<T, kStep / 2>(max_of(v, swap_lanes<T, kStep>(v, Lanes{})));
+  }
+}
+
+// Rows of a kLanes x kLanes block become its columns: log2(kLanes) steps, each
+// exchanging the half blocks that lie across the diagonal.
 template <class T, int kStep, size_t... kLane>
 TEGULA_INLINE void exchange_halves(Vec<T>& upper, Vec<T>& lower, Indices<kLane...>) {
   constexpr int kN = sizeof...(kLane);

@@ -32,6 +32,8 @@ _KEYS = torch._C._TorchDispatchModeKey
 NOTHING = contextlib.nullcontext()
 _in_transform = torch._C._are_functorch_transforms_active
 _jit_state = torch._C._get_tracing_state
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_compiling = torch.compiler.is_compiling
 TRACING = (_KEYS.FAKE, _KEYS.PROXY, _KEYS.FUNCTIONAL)
 
 
@@ -43,9 +45,9 @@ def traced() -> bool:
 
     What `torch.jit.trace` records has numbers, but those that are read would be constants of the trace.
     """
-    if torch.compiler.is_compiling() or _jit_state() is not None:
+    if _is_compiling() or _jit_state() is not None:
         return True
-    return torch._C._len_torch_dispatch_stack() > 0 and any(torch._C._get_dispatch_mode(key) for key in TRACING)
+    return _dispatch_modes() > 0 and any(torch._C._get_dispatch_mode(key) for key in TRACING)
 
 
 def strict_export() -> bool:

@@ -111,7 +111,10 @@ def check_options(seed: Tensor | None, softcap: float, dropout_p: float) -> None
 
 def sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
     """(B, H, Lq, Lk), B the product of the leading axes."""
-    *lead, q_len, _ = q.shape
+    shape = q.shape
+    if len(shape) == 4:  # the usual case, in few steps
+        return shape[0], shape[1], shape[2], k.shape[-2]
+    *lead, q_len, _ = shape
     heads = lead.pop() if lead else 1
     batch = 1
     for size in lead:
