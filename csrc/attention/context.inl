@@ -299,8 +299,7 @@ struct Context {
   TEGULA_NOINLINE void pack_few_rows(const View& view, int64_t dim, C scale, const Block<C>& block,
                                      Unit* packed) {
     const T* base = view.at<T>(batch_offset(view));
-    const int64_t row_units =
-        round_up((dim + F::kUnitValues - 1) / F::kUnitValues, kLanes<Unit>);
+    const int64_t row_units = round_up((dim + F::kUnitValues - 1) / F::kUnitValues, kLanes<Unit>);
     for (int r = 0; r < kFewRows && r < block.width(); ++r, packed += row_units) {
       if (r < block.rows) {
         pack_row<F>(base + row_offset(view, block.slot + r), view.step(0), dim, scale, packed);
@@ -310,8 +309,8 @@ struct Context {
     }
   }
 
-  TEGULA_NOINLINE void pack_many_rows(const View& view, int64_t dim, C scale,
-                                      const Block<C>& block, Unit* packed) {
+  TEGULA_NOINLINE void pack_many_rows(const View& view, int64_t dim, C scale, const Block<C>& block,
+                                      Unit* packed) {
     const T* base = view.at<T>(batch_offset(view));
     for (int j = 0; j < block.vectors(); ++j) {
       const T* rows[kLanes<C>];
@@ -364,28 +363,12 @@ struct Context {
     tile.value_stride = w.value_stride;
   }
 
+  // Keys and values of all heads do not fit into the cache.
   TEGULA_INLINE bool keys_are_far() const {
     constexpr int64_t kThirdCache = int64_t{8} << 20;
     return a.batch * a.key_heads * a.k_len * (a.dim + a.value_dim) *
                static_cast<int64_t>(sizeof(T)) >
            kThirdCache;
-  }
-
-  // Reads a number of every line of the tile's keys `range`, and perhaps of their values, row after
-  // row, for blocks of few rows, where the memory decides: the hardware runs ahead of loads
-  // in this order, but neither of the turned order that follows nor of prefetches, which it
-  // drops when there are many.
-  TEGULA_NOINLINE void fetch_rows(KeyRange range, bool values) {
-    const int64_t end = smaller(range.end, tile.count);
-    for (int64_t key = range.begin; key < end; ++key) fetch_row(key_row(key), a.k);
-    for (int64_t key = range.begin; values && key < end; ++key) fetch_row(value_row(key), a.v);
-  }
-  TEGULA_INLINE static void fetch_row(const T* row, const View& view) {
-    constexpr int64_t kLine = 64 / sizeof(T);
-    if (view.step(0) != 1) return;
-    for (int64_t d = 0; d < view.size(0); d += kLine) {
-      (void)*reinterpret_cast<const volatile char*>(row + d);
-    }
   }
 
   // Whether some row of the block, of the task, sees one of these keys; at times true where

@@ -67,9 +67,7 @@ TEGULA_NOINLINE void weigh_few_rows(GradContext<T, F>& c, const FewRows<T, F>& f
   for (int r = 0; r < block.rows; ++r) {
     log2 ? weigh_few<true>(c, few, r) : weigh_few<false>(c, few, r);
   }
-  const StoredRows<T> values = {c.value_row(0), c.a.v.step(1), c.a.v.step(0), c.a.value_dim,
-                                c.tile.count};
-  score_rows<kRows>(c, values, c.grads_of(block), c.s.packed_value_units, few.vectors);
+  score_rows<kRows>(c, stored_values(c), c.grads_of(block), c.s.packed_value_units, few.vectors);
   for (int r = 0; r < block.rows; ++r) slope_few(c, few, r, plain);
   for (int r = block.rows; r < kRows; ++r) {
     fill(c.s.weights + r * kGradientTile, kGradientTile, typename F::Compute(0));
@@ -131,13 +129,15 @@ TEGULA_NOINLINE void add_queries_one_by_one(GradContext<T, F>& c, const FewRows<
 // One of the two results with a row for each key: to[key][d] = factor times the sum of
 // weights[row][key] rows[row][d] over the rows that see the key.
 template <int kRows, class T, class F, class C = typename F::Compute>
-TEGULA_NOINLINE void write_few_keys(GradContext<T, F>& c, const FewRows<T, F>& few, const View& view,
-                                    const C* weights, const C* rows, int64_t stride, C factor) {
+TEGULA_NOINLINE void write_few_keys(GradContext<T, F>& c, const FewRows<T, F>& few,
+                                    const View& view, const C* weights, const C* rows,
+                                    int64_t stride, C factor) {
   const int64_t step = view.step(0), dim = view.size(0);
   const int64_t key_head = c.task.first_head / (c.g.heads / c.g.key_heads);
-  T* base = view.at<T>(c.batch_offset(view) + key_head * view.step(2) + c.tile.begin * view.step(1));
-  const KeyRange all = c.tile.local(
-      {static_cast<int32_t>(c.task.key_begin), static_cast<int32_t>(c.task.key_end)});
+  T* base =
+      view.at<T>(c.batch_offset(view) + key_head * view.step(2) + c.tile.begin * view.step(1));
+  const KeyRange all =
+      c.tile.local({static_cast<int32_t>(c.task.key_begin), static_cast<int32_t>(c.task.key_end)});
   for (int key = all.begin; key < all.end; ++key) {
     T* to = base + key * view.step(1);
     unsigned seen = 0;  // by which rows
@@ -166,22 +166,20 @@ TEGULA_NOINLINE void differentiate_few_tile(GradContext<T, F>& c) {
   const Block<C>* seen = in_tile(c, c.w.blocks[0]);
   const Block<C>& block = seen == nullptr ? c.w.blocks[0] : *seen;
   FewRows<T, F> few = {block, {0, 0}, {0, 0}, false};
-  if (seen != nullptr) few.keys = c.tile.local(block.sight.some), few.vectors = vectors_of(c, block);
+  if (seen != nullptr)
+    few.keys = c.tile.local(block.sight.some), few.vectors = vectors_of(c, block);
   for_few_rows(block, [&](auto rows) {
     constexpr int kRows = rows.value;
     if (seen != nullptr) {
-      if (c.keys_are_far()) c.fetch_rows(few.keys, true);
       weigh_few_rows<kRows>(c, few);
       const KeyRange every = c.tile.local(block.sight.every);
-      few.alike =
-          !c.tile.hides && every.begin == few.keys.begin && every.end == few.keys.end;
+      few.alike = !c.tile.hides && every.begin == few.keys.begin && every.end == few.keys.end;
       const KeyNumbers<C> keys = key_numbers(c, few.keys);
       few.alike ? add_few_queries<kRows>(c, few, 0, few.keys, keys)
                 : add_queries_one_by_one(c, few, keys);
     }
-    write_few_keys<kRows>(c, few, c.g.dk, c.s.slopes,
-                          c.s.query_rows + block.slot * c.s.dim_stride, c.s.dim_stride,
-                          static_cast<C>(c.g.scale));
+    write_few_keys<kRows>(c, few, c.g.dk, c.s.slopes, c.s.query_rows + block.slot * c.s.dim_stride,
+                          c.s.dim_stride, static_cast<C>(c.g.scale));
     write_few_keys<kRows>(c, few, c.g.dv, c.s.weights,
                           c.s.grad_rows + block.slot * c.s.value_stride, c.s.value_stride,
                           static_cast<C>(c.g.dropout.scale));

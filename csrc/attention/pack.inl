@@ -62,6 +62,7 @@ struct Packing {  // numbers, widened
   using Unit = typename F::Unit;
 
   static constexpr bool kAsStored = sizeof(T) == sizeof(Unit);
+  static constexpr bool kInterleaves = false;
   TEGULA_INLINE static Vec<Unit> scaled(Vec<Unit> v, Unit scale) { return v * scale; }
   TEGULA_INLINE static Vec<Unit> row(const T* p, int64_t stride, int64_t count, Unit scale) {
     return load_strided<Unit>(p, stride, count) * scale;
@@ -84,6 +85,7 @@ template <>
 struct Packing<DotFormat, BFloat16> {  // pairs, as they are
   using Unit = uint32_t;
 
+  static constexpr bool kInterleaves = true;
   // Pairs along the row. Only the sign of the scale goes into q: its size would cost a
   // rounding, and is applied to the scores.
   static constexpr bool kAsStored = true;
@@ -114,6 +116,27 @@ struct Packing<DotFormat, BFloat16> {  // pairs, as they are
     };
     const Vec<Unit> low = bits(p);
     return second ? low | (bits(p + key_stride) << 16) : low;
+  }
+  // Two vectors of such pairs, whose quarters alternate: low has the even ones.
+  TEGULA_INLINE static void interleave(const BFloat16* p, int64_t key_stride, bool second,
+                                       Vec<Unit>& low, Vec<Unit>& high) {
+    const __m512i first = _mm512_loadu_si512(p);
+    const __m512i next = second ? _mm512_loadu_si512(p + key_stride) : __m512i{};
+    low = reinterpret_cast<Vec<Unit>>(_mm512_unpacklo_epi16(first, next));
+    high = reinterpret_cast<Vec<Unit>>(_mm512_unpackhi_epi16(first, next));
+  }
+  // Two vectors of sums to that order, and back.
+  TEGULA_INLINE static void alternate(Vec<float>& low, Vec<float>& high) {
+    const Vec<float> a = low, b = high;
+    low = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    high =
+        __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  }
+  TEGULA_INLINE static void follow(Vec<float>& low, Vec<float>& high) {
+    const Vec<float> a = low, b = high;
+    low = __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    high =
+        __builtin_shufflevector(a, b, 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
   }
   // An exponent of ones carries into the sign's place.
   TEGULA_INLINE static Vec<Unit> probe(Vec<Unit> seen, Vec<Unit> v) {

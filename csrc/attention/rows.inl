@@ -176,8 +176,7 @@ struct Workspace : Memory {
 
   TEGULA_INLINE void take_tile(Pass pass) {
     constexpr int64_t kGradient = kGradientTile * kBlockRows<C>, kFew = kFewRows * kKeyTile<F>;
-    const int64_t scored =
-        pass == Pass::kForward ? kTile : (kGradient > kFew ? kGradient : kFew);
+    const int64_t scored = pass == Pass::kForward ? kTile : (kGradient > kFew ? kGradient : kFew);
     scores = take<C>(scored), additive = take<C>(scored);
     // Of a key, in the backward pass also of a value.
     key_columns =

@@ -91,21 +91,53 @@ TEGULA_NOINLINE void multiply_ranges(Context<T, F>& c, const Product<F>& p, int 
   if (run_count > 0) multiply_range(c, p, run_first, run_count, run_begin, end, unused);
 }
 
+// So far ahead of their use rows are sent for: the time that memory takes.
+inline constexpr int64_t kAheadBytes = 16384;
+
 // Rows of a key or value tile as they lie in memory.
 template <class T>
 struct StoredRows {
   const T* first;
   int64_t row_step, step, dim, count;
+  int64_t exist;  // rows that may be sent for ahead of their use, some behind the tile
+  int64_t ahead;  // how many rows before they are used
+
+  // Sends for the rows that follow on [begin, end).
+  TEGULA_INLINE void send_ahead(int64_t begin, int64_t end) const {
+    for (int64_t row = begin + ahead; row < smaller(end + ahead, exist); ++row) {
+      for (int64_t d = 0; d < dim; d += 64 / static_cast<int64_t>(sizeof(T))) {
+        __builtin_prefetch(first + row * row_step + d, 0, 2);
+      }
+    }
+  }
 };
 
 template <class T, class F>
+TEGULA_INLINE StoredRows<T> stored_rows(const Context<T, F>& c, const View& view, const T* first) {
+  const bool sent_for = c.keys_are_far() && view.step(0) == 1;
+  const int64_t bytes = view.size(0) * static_cast<int64_t>(sizeof(T));
+  return {first,
+          view.step(1),
+          view.step(0),
+          view.size(0),
+          c.tile.count,
+          sent_for ? c.a.k_len - c.tile.begin : 0,
+          sent_for ? kAheadBytes / bytes : 0};
+}
+template <class T, class F>
 TEGULA_INLINE StoredRows<T> stored_keys(const Context<T, F>& c) {
-  return {c.key_row(0), c.a.k.step(1), c.a.k.step(0), c.a.dim, c.tile.count};
+  return stored_rows(c, c.a.k, c.key_row(0));
+}
+template <class T, class F>
+TEGULA_INLINE StoredRows<T> stored_values(const Context<T, F>& c) {
+  return stored_rows(c, c.a.v, c.value_row(0));
 }
 
 // Few rows: scores[row][key] for kRows rows and the kLanes keys from `key` of the tile on. The
 // keys' rows turn into columns on their way from memory; where that needs more than whole
-// vectors as they lie, through `columns`.
+// vectors as they lie, through `columns`. Keys further on are sent for in the order in which they
+// lie, a few with each step: the hardware neither foresees the order of turning, nor keeps
+// many requests at once.
 template <class F, int kRows, class T>
 TEGULA_NOINLINE void score_key_lanes(const StoredRows<T>& keys, int32_t key,
                                      const typename F::Unit* rows, int64_t row_units,
@@ -129,7 +161,11 @@ TEGULA_NOINLINE void score_key_lanes(const StoredRows<T>& keys, int32_t key,
   const T* first = keys.first + key * row_step;
   if constexpr (Packing<F, T>::kAsStored) {
     if (step == 1) {
-      for (; unit + kN <= keys.dim / F::kUnitValues; unit += kN) {
+      const int64_t whole = keys.dim / F::kUnitValues / kN * kN;
+      for (; unit < whole; unit += kN) {
+        if (keys.exist > 0) {
+          keys.send_ahead(key + unit * kN / whole, key + (unit + kN) * kN / whole);
+        }
         const T* from = first + unit * F::kUnitValues;
         Vec<Unit> turned[kN];
         load_transposed<Unit>(
@@ -450,8 +486,6 @@ TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Co
   const KeyRange range = vectors_of(c, block);
   for_few_rows(block, [&](auto rows) {
     constexpr int kRows = rows.value;
-    // Values that are added whole row by whole row are read in order, too.
-    if (c.keys_are_far()) c.fetch_rows(range, c.w.value_stride > kValueVectors<kRows> * kLanes<C>);
     score_rows<kRows>(c, stored_keys(c), c.queries_of(block), c.w.packed_units, range);
   });
   const bool modified = c.modified();

@@ -39,32 +39,53 @@ TEGULA_INLINE void add_value_rows(Context<T, F>& c, const Block<typename F::Comp
       });
 }
 
-// Few rows, values that are not yet what is multiplied: adds them from where they lie, for
-// kVectors vectors of d from `first` on. The numbers of a row lie side by side.
+// Few rows: adds the values from where they lie, for kVectors vectors of d from `first` on. The
+// numbers of a row lie side by side.
 template <int kRows, int kVectors, class T, class F>
 TEGULA_NOINLINE void add_stored_values(Context<T, F>& c, const Block<typename F::Compute>& block,
                                        KeyRange range, int64_t first) {
   using C = typename F::Compute;
   constexpr int kN = kLanes<C>, kKeys = F::kUnitValues;
-  const int64_t key_step = c.a.v.step(1);
+  const StoredRows<T> rows = stored_values(c);
+  const int64_t key_step = rows.row_step;
   const auto* weights = c.w.weights;
   C* out = c.w.sum + block.slot * c.w.value_stride + first * kN;
-  const T* values = c.value_row(0) + first * kN;
+  const T* values = rows.first + first * kN;
+  // Two vectors at once take fewer steps where units hold two keys.
+  constexpr bool kInterleaved = Packing<F, T>::kInterleaves && kVectors % 2 == 0;
   Vec<C> sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int j = 0; j < kVectors; ++j) {
       sum[r][j] = opaque(load(out + r * c.w.value_stride + j * kN) * c.w.rescale[r]);
     }
+    if constexpr (kInterleaved) {
+      for (int j = 0; j < kVectors; j += 2) Packing<F, T>::alternate(sum[r][j], sum[r][j + 1]);
+    }
   }
   const auto add = [&](int unit, bool whole) {
+    const T* row = values + unit * kKeys * key_step;
+    if (unit * kKeys + rows.ahead < rows.exist) {
+      for (int d = 0; d < kVectors * kN; d += 64 / static_cast<int>(sizeof(T))) {
+        for (int i = 0; i < kKeys; ++i) {
+          __builtin_prefetch(row + (rows.ahead + i) * key_step + d, 0, 2);
+        }
+      }
+    }
+    Vec<typename F::Unit> value[kVectors];
     TEGULA_UNROLL(8)
     for (int j = 0; j < kVectors; ++j) {
-      const auto value =
-          Packing<F, T>::keys(values + unit * kKeys * key_step + j * kN, 1, kN, key_step, whole);
+      if constexpr (!kInterleaved) {
+        value[j] = Packing<F, T>::keys(row + j * kN, 1, kN, key_step, whole);
+      } else if (j % 2 == 0) {
+        Packing<F, T>::interleave(row + j * kN, key_step, whole, value[j], value[j + 1]);
+      }
+    }
+    TEGULA_UNROLL(8)
+    for (int j = 0; j < kVectors; ++j) {
       TEGULA_UNROLL(4)
       for (int r = 0; r < kRows; ++r) {
         const auto weight = broadcast(weights[r * (kKeyTile<F> / kKeys) + unit]);
-        sum[r][j] = F::multiply_add(sum[r][j], weight, value);
+        sum[r][j] = F::multiply_add(sum[r][j], weight, value[j]);
       }
     }
   };
@@ -72,6 +93,9 @@ TEGULA_NOINLINE void add_stored_values(Context<T, F>& c, const Block<typename F:
   for (; unit < range.end && (unit + 1) * kKeys <= c.tile.count; ++unit) add(unit, true);
   if (unit < range.end) add(unit, false);
   for (int r = 0; r < kRows; ++r) {
+    if constexpr (kInterleaved) {
+      for (int j = 0; j < kVectors; j += 2) Packing<F, T>::follow(sum[r][j], sum[r][j + 1]);
+    }
     for (int j = 0; j < kVectors; ++j) store(out + r * c.w.value_stride + j * kN, sum[r][j]);
   }
 }
@@ -172,9 +196,8 @@ TEGULA_NOINLINE void add_values_block(Context<T, F>& c, const Block<typename F::
                                       bool whole) {
   using C = typename F::Compute;
   // Few rows read values once: only what must be looked at first is worth packing.
-  const bool from_memory = block.few && sizeof(T) != sizeof(typename F::Unit) &&
-                           c.a.v.step(0) == 1 && c.a.value_dim == c.w.value_stride &&
-                           all_see_all(c, block);
+  const bool from_memory =
+      block.few && c.a.v.step(0) == 1 && c.a.value_dim == c.w.value_stride && all_see_all(c, block);
   if (!from_memory && c.tile.values == nullptr) c.pack_values();
   if (!whole && !from_memory && !boundary_values_finite(c, block)) {
     return add_values_carefully(c, block);
