@@ -143,6 +143,30 @@ def test_c76_masked_queries_behind_the_last_real_one_change_no_bit(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mask", ["full", "causal", "causal_and_sinks", "dense"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_few_rows_have_the_bits_of_many(rows, mask, dtype):
+    """Few rows are computed another way; with rows of padding behind them there are many."""
+    many = 21
+    for k_len, head_dim in ((1, 64), (3, 24), (18, 64), (97, 5), (300, 64), (700, 40)):
+        case = AttentionCase(many, k_len, head_dim, heads=2, value_dim=head_dim + 1, dtype=dtype)
+        arrays = inputs(case)
+        dense = np.random.default_rng(k_len).random((many, k_len)) < 0.8
+        sees = {
+            "full": tg.masks.full(),
+            "causal": tg.masks.causal(offset=k_len - 3),
+            "causal_and_sinks": tg.masks.sliding(k_len // 3 + 1, sinks=1, align="top_left"),
+            "dense": tg.masks.dense(dense),
+        }[mask]
+        few_sees = tg.masks.dense(dense[:rows]) if mask == "dense" else sees
+        padding = tg.masks.padding(keep=np.ones((2, k_len), bool), queries=[rows, rows])
+        few = backward(**cut(arrays, rows=first(rows)), mask=few_sees)
+        whole = backward(**arrays, mask=sees & padding)
+        assert same_bits(few[0], whole[0][first(rows)].copy()), k_len
+        assert all_same_bits(few[1:], whole[1:]), k_len
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_c76_a_batch_entry_does_not_depend_on_the_others(dtype):
     case = AttentionCase(67, 290, 64, leading=(4,), heads=2, dtype=dtype)
     arrays, lengths = inputs(case), np.array([66, 290, 0, 129])
