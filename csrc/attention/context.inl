@@ -165,7 +165,7 @@ struct Context {
   TEGULA_INLINE void close_block(Block<C>& block) {
     block.few = pass == Pass::kForward && block.rows <= kFewRows;
     slots = block.slot + block.width();
-    summed_rows = block.few ? block.slot + kFewRows : slots;
+    summed_rows = block.few ? block.slot + multiplied(block.rows) : slots;
     const int64_t vector = slots - kLanes<C>;
     const int last = block.rows - 1;
     const auto own = lane_numbers<Int<C>>() + static_cast<Int<C>>(vector - block.slot) <= last;
@@ -300,7 +300,7 @@ struct Context {
                                      Unit* packed) {
     const T* base = view.at<T>(batch_offset(view));
     const int64_t row_units = round_up((dim + F::kUnitValues - 1) / F::kUnitValues, kLanes<Unit>);
-    for (int r = 0; r < kFewRows && r < block.width(); ++r, packed += row_units) {
+    for (int r = 0; r < multiplied(block.rows); ++r, packed += row_units) {
       if (r < block.rows) {
         pack_row<F>(base + row_offset(view, block.slot + r), view.step(0), dim, scale, packed);
       } else {

@@ -23,6 +23,8 @@ inline constexpr int kGradientTile = 128;
 inline constexpr int kKeyQuad = 4;
 // Up to this many rows, keys lie in the lanes instead of rows.
 inline constexpr int kFewRows = 4;
+// As many of those rows as their products count.
+TEGULA_INLINE int multiplied(int few_rows) { return few_rows <= 2 ? few_rows : kFewRows; }
 // A block of this many rows and kLongKeys keys for each ends where a row sees nothing of what
 // the block sees, as at the border of two packed documents. Shorter documents share a block.
 inline constexpr int kLongKeys = 2;
