@@ -31,10 +31,9 @@ TEGULA_INLINE void add_query_panel(GradContext<T, F>& c, const Block<typename F:
                                    const typename F::Compute* keys) {
   using C = typename F::Compute;
   const int64_t d = first * kLanes<C>, stride = c.s.dim_stride;
-  gradient_tile<SumFormat<F>, kRows, kVectors>(
-      c.s.slopes + range.begin * kGradientRows<C> + column + row, kGradientRows<C>, 1,
-      keys + range.begin * stride + d, stride, range.end - range.begin,
-      c.dq_sum + (block.slot + row) * stride + d, stride);
+  gradient_tile<SumFormat<F>, kGradientRows<C>, 1, kRows, kVectors>(
+      c.s.slopes + range.begin * kGradientRows<C> + column + row, keys + range.begin * stride + d,
+      stride, range.end - range.begin, c.dq_sum + (block.slot + row) * stride + d, stride);
 }
 
 // A key that some row must not meet holds NaN or infinity: row by row, with a copy of the
@@ -135,10 +134,9 @@ template <class F, int kKeys, int kVectors, class C = typename F::Compute>
 TEGULA_INLINE void add_key_panel(const KeySum<C>& sum, int key, ColumnRange columns, int64_t first,
                                  const C* rows) {
   const int64_t d = first * kLanes<C>;
-  gradient_tile<SumFormat<F>, kKeys, kVectors>(
-      sum.weights + key * kGradientRows<C> + columns.begin, 1, kGradientRows<C>,
-      rows + columns.begin * sum.stride + d, sum.stride, columns.end - columns.begin,
-      sum.sums + key * sum.stride + d, sum.stride);
+  gradient_tile<SumFormat<F>, 1, kGradientRows<C>, kKeys, kVectors>(
+      sum.weights + key * kGradientRows<C> + columns.begin, rows + columns.begin * sum.stride + d,
+      sum.stride, columns.end - columns.begin, sum.sums + key * sum.stride + d, sum.stride);
 }
 
 // For all keys of the tile, a panel of the rows after the other.

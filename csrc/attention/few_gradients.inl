@@ -99,10 +99,10 @@ TEGULA_INLINE void add_few_queries(GradContext<T, F>& c, const FewRows<T, F>& fe
   const int64_t stride = c.s.dim_stride;
   for_panels<kValueVectors<kRows>>(0, stride / kLanes<C>, [&](int64_t first, auto vectors) {
     const int64_t d = first * kLanes<C>;
-    gradient_tile<SumFormat<F>, kRows, vectors.value>(
-        c.s.slopes + row * kGradientTile + range.begin, 1, kGradientTile,
-        keys.first + range.begin * keys.stride + d, keys.stride, range.end - range.begin,
-        c.dq_sum + (few.block.slot + row) * stride + d, stride);
+    gradient_tile<SumFormat<F>, 1, kGradientTile, kRows, vectors.value>(
+        c.s.slopes + row * kGradientTile + range.begin, keys.first + range.begin * keys.stride + d,
+        keys.stride, range.end - range.begin, c.dq_sum + (few.block.slot + row) * stride + d,
+        stride);
   });
 }
 

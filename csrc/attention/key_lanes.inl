@@ -29,7 +29,7 @@ struct StoredRows {
   int64_t ahead;  // how many rows before they are used
 
   // Sends for the rows that follow on [begin, end).
-  TEGULA_INLINE void send_ahead(int64_t begin, int64_t end) const {
+  TEGULA_NOINLINE void send_ahead(int64_t begin, int64_t end) const {
     for (int64_t row = begin + ahead; row < smaller(end + ahead, exist); ++row) {
       for (int64_t d = 0; d < dim; d += 64 / static_cast<int64_t>(sizeof(T))) {
         __builtin_prefetch(first + row * row_step + d, 0, 2);

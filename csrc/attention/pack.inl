@@ -51,7 +51,11 @@ TEGULA_INLINE void write_sums(Vec<C> sums, C factor, T* p, int64_t stride, int64
 // A row of sums, which lies at a multiple of the vector.
 template <class T, class C>
 TEGULA_INLINE void write_row(const C* sums, C factor, int64_t dim, T* to, int64_t step) {
-  for (int64_t d = 0; d < dim; d += kLanes<C>) {
+  int64_t d = 0;
+  for (const int64_t whole = step == 1 ? dim - kLanes<C> : -1; d <= whole; d += kLanes<C>) {
+    write_sums<C>(load(sums + d), factor, to + d, 1, kLanes<C>);
+  }
+  for (; d < dim; d += kLanes<C>) {
     write_sums<C>(load(sums + d), factor, to + d * step, step, dim - d);
   }
 }

@@ -62,15 +62,8 @@ TEGULA_NOINLINE void add_stored_values(Context<T, F>& c, const Block<typename F:
       for (int j = 0; j < kVectors; j += 2) Packing<F, T>::alternate(sum[r][j], sum[r][j + 1]);
     }
   }
+  const T* row = values + range.begin * kKeys * key_step;
   const auto add = [&](int unit, bool whole) {
-    const T* row = values + unit * kKeys * key_step;
-    if (unit * kKeys + rows.ahead < rows.exist) {
-      for (int d = 0; d < kVectors * kN; d += 64 / static_cast<int>(sizeof(T))) {
-        for (int i = 0; i < kKeys; ++i) {
-          __builtin_prefetch(row + (rows.ahead + i) * key_step + d, 0, 2);
-        }
-      }
-    }
     Vec<typename F::Unit> value[kVectors];
     TEGULA_UNROLL(8)
     for (int j = 0; j < kVectors; ++j) {
@@ -88,9 +81,21 @@ TEGULA_NOINLINE void add_stored_values(Context<T, F>& c, const Block<typename F:
         sum[r][j] = F::multiply_add(sum[r][j], weight, value[j]);
       }
     }
+    row += kKeys * key_step;
   };
+  const int whole_end = static_cast<int>(smaller(range.end, c.tile.count / kKeys));
+  const int sent_end = static_cast<int>(smaller(whole_end, (rows.exist - rows.ahead) / kKeys));
   int unit = range.begin;
-  for (; unit < range.end && (unit + 1) * kKeys <= c.tile.count; ++unit) add(unit, true);
+  for (; unit < sent_end; ++unit) {
+    for (int d = 0; d < kVectors * kN; d += 64 / static_cast<int>(sizeof(T))) {
+      for (int i = 0; i < kKeys; ++i) {
+        __builtin_prefetch(row + (rows.ahead + i) * key_step + d, 0, 2);
+      }
+    }
+    add(unit, true);
+  }
+  TEGULA_UNROLL(2)
+  for (; unit < whole_end; ++unit) add(unit, true);
   if (unit < range.end) add(unit, false);
   for (int r = 0; r < kRows; ++r) {
     if constexpr (kInterleaved) {

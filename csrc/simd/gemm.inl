@@ -155,14 +155,14 @@ TEGULA_NOINLINE void value_tile(const typename F::Unit* __restrict weights, int6
 }
 
 // out[r][d] += the sum above, which starts from 0: short chains round less.
-template <class F, int kRows, int kVectors>
-TEGULA_NOINLINE void gradient_tile(const typename F::Unit* __restrict weights, int64_t weight_step,
-                                   int64_t row_step, const typename F::Unit* __restrict values,
-                                   int64_t value_stride, int64_t units,
-                                   typename F::Compute* __restrict out, int64_t out_stride) {
+template <class F, int kWeightStep, int kRowStep, int kRows, int kVectors>
+TEGULA_NOINLINE void gradient_tile(const typename F::Unit* __restrict weights,
+                                   const typename F::Unit* __restrict values, int64_t value_stride,
+                                   int64_t units, typename F::Compute* __restrict out,
+                                   int64_t out_stride) {
   using C = typename F::Compute;
   Vec<C> sum[kRows][kVectors] = {};
-  accumulate<F>(sum, weights, weight_step, row_step, values, value_stride, units);
+  accumulate<F>(sum, weights, kWeightStep, kRowStep, values, value_stride, units);
   for (int r = 0; r < kRows; ++r) {
     for (int j = 0; j < kVectors; ++j) {
       C* at = out + r * out_stride + j * kLanes<C>;
