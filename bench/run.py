@@ -31,7 +31,7 @@ from measure import Discipline, distrust, measure
 from peak import TITLES, Ceilings, Kind
 from report import Progress
 from result import Result, save
-from suites import SUITES, selected
+from suites import SUITES, matches, selected
 from timing import usable_cores
 
 
@@ -109,7 +109,7 @@ def grid_shapes(options: argparse.Namespace) -> list[grid_cases.GridCase]:
     """The grid's cases of this run; tiny: every fortieth."""
     if options.suite not in ("grid", "all"):
         return []
-    found = [case for case in grid_cases.cases() if options.only in f"{case.name} {case.dtype}"]
+    found = [case for case in grid_cases.cases() if matches(options.only, case)]
     return found[::40] if options.tiny else found
 
 

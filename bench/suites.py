@@ -8,10 +8,11 @@ without one are there for information.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from attention_jobs import Attention, AttentionBackward, Padded
 from decode_jobs import Decode
-from job import Case, at_most, microseconds, ratio, share
+from job import DTYPE_SHORT, Case, at_most, microseconds, ratio, share
 from layer_jobs import DenseMask, Embedding, EmbeddingBackward, Positions
 
 FP32, BF16 = "float32", "bfloat16"
@@ -105,8 +106,13 @@ SUITES: dict[str, Sequence[Case]] = {
 }
 
 
+def matches(pattern: str, case: Any) -> bool:
+    """Whether a case's name or dtype contains the pattern; the dtype as it is, or as tables show it."""
+    return pattern in f"{case.name} {case.dtype}" or pattern in f"{case.name} {DTYPE_SHORT.get(case.dtype, case.dtype)}"
+
+
 def selected(suite: str, pattern: str = "") -> list[tuple[str, Case]]:
     """(suite, case) of one suite or of "all", whose name or dtype contains the pattern."""
     names = [name for name in SUITES if suite in (name, "all")]
     pairs = [(name, case) for name in names for case in SUITES[name]]
-    return [(name, case) for name, case in pairs if pattern in f"{case.name} {case.dtype}"]
+    return [(name, case) for name, case in pairs if matches(pattern, case)]

@@ -192,3 +192,48 @@ def test_c76_masked_keys_behind_do_not_turn_a_zero():
     short = backward(grad_out, q, k, v)
     dq, dk, dv = backward(grad_out, q, *longer, mask=tg.masks.padding(lengths=[3]))
     assert all_same_bits(short, (dq, dk[:, :, :3].copy(), dv[:, :, :3].copy()))
+
+
+@pytest.mark.parametrize("empty", ["head_dim", "value_dim"])
+def test_heads_of_no_size_before_a_long_cache(empty):
+    """Rows of no numbers have nothing to be sent for."""
+    length = 70_000
+    cut = np.lib.stride_tricks.as_strided
+    ones = np.ones(64, np.float32)
+    full = cut(ones, (1, 1, length, 64), (0, 0, 0, 4))
+    nothing = cut(ones, (1, 1, length, 0), (0, 0, 0, 4))
+    k, v = (nothing, full) if empty == "head_dim" else (full, nothing)
+    q = k[:, :, :1]
+    out, lse = tg.attention(q, k, v, return_lse=True)
+    score = k.shape[-1] ** 0.5
+    np.testing.assert_allclose(lse, np.log(length) + score, rtol=1e-6)
+    np.testing.assert_allclose(out, np.ones_like(out), rtol=1e-5)
+    dq, dk, dv = tg.attention_backward(np.ones_like(out), q, k, v, out, lse)
+    np.testing.assert_allclose(dq, np.zeros_like(dq), atol=1e-5)
+    np.testing.assert_allclose(dk, np.zeros_like(dk), atol=1e-5)
+    np.testing.assert_allclose(dv, np.full_like(dv, 1 / length), rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 50])
+def test_a_visible_nan_is_seen_whatever_the_number_of_rows(rows):
+    """Also by a key whose own score is -inf."""
+    q = np.ones((1, 1, rows, 4), np.float32)
+    k = np.zeros((1, 1, 16, 4), np.float32)
+    v = np.ones_like(k)
+    k[0, 0, 0], k[0, 0, 1] = -np.inf, np.nan
+    out, lse = tg.attention(q, k, v, return_lse=True)
+    _, dk, dv = tg.attention_backward(np.ones_like(out), q, k, v, out, lse)
+    assert np.isnan(dk).all() and np.isnan(dv).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lanes_without_a_row_add_nothing(dtype):
+    """A block of rows that ends early, and an infinite key that its rows see."""
+    q, k, v = np.ones((1, 2, 6, 16), dtype), np.zeros((1, 1, 16, 16), dtype), np.ones((1, 1, 16, 1), dtype)
+    q[:, :, 5], k[0, 0, 15] = 0, -np.inf
+    for real in range(1, 6):
+        mask = tg.masks.padding([16], queries=[real])
+        out, lse = tg.attention(q, k, v, mask=mask, return_lse=True)
+        dv = tg.attention_backward(np.ones_like(out), q, k, v, out, lse, mask=mask)[2]
+        np.testing.assert_allclose(dv[0, 0, :15], 2 * real / 15, rtol=1e-5)
+        assert (dv[0, 0, 15] == 0).all()

@@ -102,7 +102,19 @@ def test_limit_of_the_environment():
     assert run_python(script, TEGULA_CACHE_BYTES=123456) == "123456\n"
     usual = run_python(script, TEGULA_CACHE_BYTES=None)
     assert int(usual) > 0
-    assert run_python(script, TEGULA_CACHE_BYTES="many") == usual
+    assert run_python(script, TEGULA_CACHE_BYTES="") == usual
+
+
+@pytest.mark.parametrize("limit", ["many", "1GB", "1e8", "-5"])
+def test_wrong_limits_of_the_environment(limit):
+    script = """
+    import numpy as np, pytest, tegula as tg
+    large = np.zeros((1, 4, 1024, 64), np.float32)
+    for call in (tg.config, lambda: tg.attention(large, large, large)):
+        with pytest.raises(ValueError, match=f"TEGULA_CACHE_BYTES must be a number of bytes, got 'LIMIT'"):
+            call()
+    """
+    run_python(script.replace("LIMIT", limit), TEGULA_CACHE_BYTES=limit)
 
 
 def test_threads_and_results_that_die_elsewhere():

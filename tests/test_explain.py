@@ -101,6 +101,12 @@ def test_bytes():
     assert (back.bytes_read, back.bytes_written) == (q + keys + 2 * out + 2 * 6 * 10 * 4, q + keys)
 
 
+def test_bytes_of_a_bool_array():
+    array = np.tri(100, dtype=bool)
+    once = tg.explain(masks.dense(array), threads=1)
+    assert tg.explain(array, threads=1).bytes_read == once.bytes_read + array.nbytes
+
+
 def test_sizes_of_the_mask():
     keep = np.ones((3, 40), bool)
     found = tg.explain(masks.padding(keep=keep), 40)
@@ -120,6 +126,10 @@ def test_sizes_of_the_mask():
         ({"q_len": 48, "k_len": 60000, "heads": 3, "threads": 64}, "chunks"),
         ({"q_len": 4000, "heads": 3, "threads": 64, "backward": True}, "share"),
         ({"mask": masks.documents(cu_seqlens=np.arange(0, 3001, 3))}, "short documents"),
+        ({"mask": np.tri(50, dtype=bool)}, "masks.dense(array), made once"),
+        ({"mask": np.tri(50, k=-3, dtype=bool)}, "3 of 50 queries see no key"),
+        ({"mask": masks.padding([5, 0, 0]), "q_len": 5, "k_len": 5, "heads": 2}, "20 of 30 queries see no key"),
+        ({"mask": masks.padding([2]) & masks.sliding(2, sinks=0), "q_len": 5, "k_len": 5}, "2 of 5 queries see no key"),
     ],
 )
 def test_notes(options, words):

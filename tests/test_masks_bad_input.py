@@ -45,6 +45,8 @@ BAD = {
     "padding-beyond-int64": bad(ValueError, lambda: masks.padding(np.array([2**64 - 1], "u8")), str(2**64 - 1)),
     "padding-queries-negative": bad(ValueError, lambda: masks.padding([3], queries=[-1]), "queries[0] is -1"),
     "padding-both": bad(ValueError, lambda: masks.padding([3], keep=BOOLS), "lengths", "keep"),
+    "padding-bools": bad(TypeError, lambda: masks.padding(BOOLS), "lengths", "keep="),
+    "not": bad(TypeError, lambda: ~masks.causal(), "~", "masks.dense(~array)"),
     "padding-nothing": bad(ValueError, lambda: masks.padding(), "lengths", "keep", "queries"),
     "padding-batch": bad(
         ValueError, lambda: masks.padding([1, 2, 3], queries=[1, 2]), "lengths has 3", "queries has 2"
@@ -239,6 +241,13 @@ def test_c36_a_mask_is_bool_and_a_bias_is_not():
 def test_as_mask_takes_masks_and_bool_arrays_only(value):
     with pytest.raises(TypeError, match="mask must be"):
         masks.as_mask(value)
+
+
+def test_a_mask_that_was_not_called():
+    with pytest.raises(TypeError, match="got function causal, which has to be called"):
+        masks.as_mask(masks.causal)
+    with pytest.raises(TypeError, match="got str 'causal'"):
+        masks.as_mask("causal")
 
 
 @pytest.mark.parametrize("method", ["dense", "intervals", "area", "additive"])

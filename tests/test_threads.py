@@ -74,6 +74,18 @@ def test_the_environment_sets_the_number_of_threads(environment, expect):
 
 
 @once
+@pytest.mark.parametrize("text", ["0", "-1", "abc", "4x", "2,2"])
+def test_wrong_numbers_of_the_environment(text):
+    script = f"""
+    import pytest, tegula as tg
+    with pytest.raises(ValueError, match="TEGULA_NUM_THREADS must be a number of threads, got '{text}'"):
+        tg.get_num_threads()
+    tg.set_num_threads(2)
+    """
+    run_python(script, TEGULA_NUM_THREADS=text)
+
+
+@once
 def test_without_a_setting_the_affinity_counts():
     one_core = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n" + COUNT
     assert int(run_python(one_core, **UNSET)) == 1

@@ -37,9 +37,10 @@ TEGULA_NOINLINE void weigh_few(GradContext<T, F>& c, const FewRows<T, F>& few, i
     at.key = lane_numbers<Int<C>>() + static_cast<Int<C>>(c.tile.begin + key);
     Vec<C> score = load(scores + key);
     if (modified) score = with_options(c, score, at, additive + key);
-    score = c.gapped ? visible_or<true>(score, at) : visible_or<false>(score, at);
+    Vec<Int<C>> seen = c.gapped ? is_visible<true>(at) : is_visible<false>(at);
+    if (modified) seen &= score != -kInfinity<C>;
     const Vec<C> weight = probability<kLog2, F>(score, shift, rest, c.exponent);
-    store(weights + key, score == -kInfinity<C> ? Vec<C>{} : weight);
+    store(weights + key, seen ? weight : Vec<C>{});
   }
 }
 

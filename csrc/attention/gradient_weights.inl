@@ -144,6 +144,18 @@ TEGULA_NOINLINE void slope_vector(GradContext<T, F>& c, const Block<typename F::
   }
 }
 
+// The rows that only fill the block's last vector weigh nothing, whatever infinite keys and values
+// make of them.
+template <class C>
+TEGULA_NOINLINE void clear_filling(const Block<C>& block, KeyRange range, C* weights, C* slopes) {
+  const auto real = lane_numbers<Int<C>>() < static_cast<Int<C>>(block.rows % kLanes<C>);
+  C* const both[] = {weights, slopes};
+  for (int64_t at = range.begin * kGradientRows<C>; at < range.end * kGradientRows<C>;
+       at += kGradientRows<C>) {
+    for (C* numbers : both) store(numbers + at, real ? load(numbers + at) : Vec<C>{});
+  }
+}
+
 // Every row sees every key of the tile, and nothing changes the products.
 template <class T, class F>
 TEGULA_INLINE bool is_plain(GradContext<T, F>& c, const Block<typename F::Compute>& block) {
@@ -194,6 +206,11 @@ TEGULA_NOINLINE bool differentiate_block(GradContext<T, F>& c, Group<typename F:
     } else {
       slope_vector<true>(c, block, j, ranges[j], capped, weights + j * kN, slopes + j * kN);
     }
+  }
+  // Behind the group's last row nothing is added.
+  if (block.rows < block.width() && column + block.width() < group.columns) {
+    const int last = vectors - 1;
+    clear_filling(block, ranges[last], weights + last * kN, slopes + last * kN);
   }
   return whole;
 }

@@ -40,7 +40,7 @@ struct StoredRows {
 
 template <class T, class F>
 TEGULA_INLINE StoredRows<T> stored_rows(const Context<T, F>& c, const View& view, const T* first) {
-  const bool sent_for = c.keys_are_far() && view.step(0) == 1;
+  const bool sent_for = c.keys_are_far() && view.step(0) == 1 && view.size(0) > 0;
   const int64_t bytes = view.size(0) * static_cast<int64_t>(sizeof(T));
   return {first,
           view.step(1),

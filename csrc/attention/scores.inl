@@ -262,12 +262,18 @@ TEGULA_INLINE Vec<C> with_options(Context<T, F>& c, Vec<C> score, const Place<C>
   return score;
 }
 
-// -inf instead of the score of a key that the row does not see. kGaps: rows may see two runs.
+// All ones where the row sees the key. kGaps: rows may see two runs.
 template <bool kGaps, class C>
-TEGULA_INLINE Vec<C> visible_or(Vec<C> score, const Place<C>& at) {
+TEGULA_INLINE Vec<Int<C>> is_visible(const Place<C>& at) {
   Vec<Int<C>> visible = (at.key >= at.lo) & (at.key < at.hi);
   if constexpr (kGaps) visible &= (at.key < at.gap_lo) | (at.key >= at.gap_hi);
-  return visible ? score : broadcast(-kInfinity<C>);
+  return visible;
+}
+
+// -inf instead of the score of a key that the row does not see.
+template <bool kGaps, class C>
+TEGULA_INLINE Vec<C> visible_or(Vec<C> score, const Place<C>& at) {
+  return is_visible<kGaps>(at) ? score : broadcast(-kInfinity<C>);
 }
 
 // Options, masks and maxima of keys `range` (tile-relative) in row vector j; inside

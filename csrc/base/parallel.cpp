@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
+
 namespace tegula {
 namespace {
 
@@ -165,13 +167,16 @@ Pool& pool() {
   return *current;
 }
 
-int positive_number(const char* variable) {
+int threads_of(const char* variable, bool ours) {
   const char* text = std::getenv(variable);
-  if (text == nullptr) return 0;
+  if (text == nullptr || *text == '\0') return 0;
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
   // OMP_NUM_THREADS may be a list, one entry a nesting level: the first one counts.
-  if (end == text || (*end != '\0' && *end != ',') || value < 1) return 0;
+  if (end == text || (*end != '\0' && (ours || *end != ',')) || value < 1) {
+    if (!ours) return 0;
+    throw ValueError(message(variable, " must be a number of threads, got '", text, "'"));
+  }
   return static_cast<int>(std::min<long>(value, kMaxThreads));
 }
 
@@ -188,9 +193,8 @@ int quota_cpus() {
 }
 
 int default_threads() {
-  for (const char* variable : {"TEGULA_NUM_THREADS", "OMP_NUM_THREADS"}) {
-    if (const int n = positive_number(variable)) return n;
-  }
+  if (const int n = threads_of("TEGULA_NUM_THREADS", true)) return n;
+  if (const int n = threads_of("OMP_NUM_THREADS", false)) return n;
   int cpus = static_cast<int>(std::thread::hardware_concurrency());
 #if defined(__linux__)
   cpu_set_t set;

@@ -10,6 +10,8 @@
 #include <new>
 #include <vector>
 
+#include "check.h"
+
 namespace tegula {
 namespace {
 
@@ -24,6 +26,7 @@ size_t usual_limit() {
     char* end = nullptr;
     const unsigned long long bytes = std::strtoull(text, &end, 10);
     if (*end == '\0' && *text != '-') return bytes;
+    throw ValueError(message("TEGULA_CACHE_BYTES must be a number of bytes, got '", text, "'"));
   }
   const auto pages = static_cast<size_t>(sysconf(_SC_PHYS_PAGES));
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));

@@ -167,6 +167,7 @@ def explain(
     >>> tg.explain(None, 100, dim=100, threads=1).notes
     ('head size 100 is not a multiple of 16: the rest of a vector is computed for nothing',)
     """
+    array = None if isinstance(mask, Mask) else mask
     mask = None if mask is None else as_mask(mask)
     if q_len is None and mask is not None:
         q_len = mask._sizes()[0]
@@ -214,6 +215,8 @@ def explain(
     written = values
     if bias is not None:
         read += batch * heads * q_len * k_len * bias.itemsize
+    if array is not None and dense is None:
+        read += array.nbytes
     if backward:
         read += 2 * values + rows * max(number.itemsize, 4)  # out, its gradient, the log-sum-exp
         written = queries + key_bytes
@@ -237,7 +240,10 @@ def explain(
         balance=1 / plan["imbalance"],
         isa=_core.isa_name(),
         format=format_of(number, plan["dot"], backward),
-        notes=tuple(notes_of(plan, sizes, number, bias, on, dense is not None, backward)),
+        notes=(
+            *notes_of_mask(array is not None, lo, hi, rows),
+            *notes_of(plan, sizes, number, bias, on, dense is not None, backward),
+        ),
     )
 
 
@@ -268,6 +274,21 @@ def format_of(number: Number, dot: bool, backward: bool) -> str:
     if dot:
         return "bfloat16 pairs into float32" + (", sums for gradients in float32" if backward else "")
     return "float32" if number.itemsize == 4 else f"{number.name} widened to float32"
+
+
+def notes_of_mask(array: bool, lo: Array | None, hi: Array | None, rows: int) -> list[str]:
+    """What is slow or odd about the mask itself."""
+    notes = []
+    if array:
+        notes.append("a bool array is searched for runs in every call; masks.dense(array), made once, only once")
+    if lo is not None and hi is not None and lo.size and rows:
+        empty: Array = np.asarray(hi <= lo)
+        if empty.ndim == 4:
+            empty = empty.all(axis=0)
+        blind = np.count_nonzero(empty) * (rows // empty.size)
+        if blind:
+            notes.append(f"{blind} of {rows} queries see no key: their results are zeros. True means may attend")
+    return notes
 
 
 def notes_of(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._inputs import Bools, bools, described, is_tensor, opened
+from ._inputs import Bools, bools, described, is_tensor, no_mask, opened
 from ._mask import Described, Mask
 
 SHAPES = "(Lq, Lk), (B, 1, Lq, Lk), (1, H, Lq, Lk) or (B, H, Lq, Lk)"
@@ -85,7 +85,7 @@ def check_is_bool(value: Any) -> Any:
 
         return _torch.mask_bools(value)
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"mask must be a mask of tegula.masks or a bool array, got {type(value).__name__}")
+        raise TypeError(f"mask must be a mask of tegula.masks or a bool array, got {no_mask(value)}")
     if value.dtype.kind == "b":
         return value
     kind = described(value, value)

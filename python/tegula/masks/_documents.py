@@ -137,7 +137,10 @@ class Documents(Mask):
     def _rows(self, on: Any, heads: int, q_len: int, k_len: int) -> Any:
         for name, shape, axis, length in (("q", self._q_shape, "q_len", q_len), ("k", self._k_shape, "k_len", k_len)):
             if shape[-1] != length:
-                raise ValueError(f"document ids {name} have shape {shape}, but the last axis must be {axis} = {length}")
+                raise ValueError(
+                    f"document ids {name} have shape {shape}, but the last axis must be {axis} = {length}; "
+                    "borders of documents go to cu_seqlens="
+                )
         lo, hi = on.bounds(on.array(self._lo), k_len), on.bounds(on.array(self._hi), k_len)
         if self._places is None:
             return lo, hi, None

@@ -48,6 +48,14 @@ def as_rows(array: Any) -> Any:
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
+def no_mask(value: Any) -> str:
+    """What was given for a mask, in words; a mask's maker may only lack its parentheses."""
+    kind = type(value).__name__
+    if kind == "function":
+        return f"function {value.__name__}, which has to be called"
+    return f"{kind} {value!r}" if isinstance(value, str) else kind
+
+
 def integers(value: Any, name: str) -> Any:
     """An integer array (or tensor, see `opened`) of any kind and shape, or TypeError."""
     value = opened(value)

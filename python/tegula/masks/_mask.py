@@ -306,6 +306,9 @@ class Mask:
     __rand__ = __and__
     __ror__ = __or__
 
+    def __invert__(self) -> Mask:
+        raise TypeError("masks have no ~: they say what may be attended to; masks.dense(~array) turns an array round")
+
     def __repr__(self) -> str:
         name, arguments, options = self._written
         words = [shown(value) for value in arguments]

@@ -31,6 +31,8 @@ class Real:
             self.bools = rows.clone() if is_tensor(rows) else rows.copy()
             self.batch = rows.shape[0]
         else:
+            if name == "lengths" and isinstance(value, np.ndarray) and value.dtype.kind == "b":
+                raise TypeError("lengths must be integers, got bools; which tokens are real goes to keep=")
             self.lengths = lengths_of(value, name)
             self.shape = tuple(self.lengths.shape)
             self.batch = math.prod(self.shape)

@@ -19,7 +19,7 @@ from torch import Tensor
 from . import _native
 from ._dense import Dense, check_is_bool, once_along_stride_0
 from ._documents import Inside, Places
-from ._inputs import borders_of, length_of
+from ._inputs import borders_of, length_of, no_mask
 from ._mask import Mask
 from ._padding import positions as positions_of_arrays
 from ._runs import hull, visible
@@ -130,7 +130,7 @@ def as_mask(value: Any) -> Mask:
     if isinstance(value, Mask):
         return value
     if not isinstance(value, Tensor):
-        raise TypeError(f"mask must be a mask of tegula.masks or a bool tensor, got {type(value).__name__}")
+        raise TypeError(f"mask must be a mask of tegula.masks or a bool tensor, got {no_mask(value)}")
     return Dense(check_is_bool(value), copy=False)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import checks
 from ..attention import LAYOUTS, numbers
 from ..masks import Mask
+from ..masks._inputs import no_mask
 from ..masks._torch import as_mask, lower_bools
 from ..masks._torch import lower as lower_mask
 from ..runtime import checked_threads
@@ -84,7 +85,7 @@ def _mask(mask: Any, batch: int, heads: int, q_len: int, k_len: int, device: tor
     if isinstance(mask, np.ndarray):
         refuse_kind("mask", mask)
     if not isinstance(mask, Tensor):
-        raise TypeError(f"mask must be one of tegula.masks or a bool tensor, got {kind_of(mask)}")
+        raise TypeError(f"mask must be one of tegula.masks or a bool tensor, got {no_mask(mask)}")
     if mask.device != device:
         raise TypeError(f"mask is on device '{mask.device}' but q is on device '{device}'")
     lo, hi, dense = lower_mask(as_mask(mask), batch, heads, q_len, k_len, device)
