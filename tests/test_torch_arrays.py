@@ -77,8 +77,8 @@ def test_integers_of_every_type(dtype, kind):
 @pytest.mark.parametrize("kind", [torch.Tensor, ByAttributes])
 def test_bools(kind):
     visible = torch.from_numpy(np.random.default_rng(0).random((1, 1, 5, 7)) < 0.5)
-    lo, hi = torch.empty(2, 1, 1, 5, dtype=torch.int32), torch.empty(2, 1, 1, 5, dtype=torch.int32)
-    assert _core.mask_scan(visible.as_subclass(kind), lo, hi) == 2  # runs of keys in a row, at most
+    lo, hi, runs = _core.mask_scan(visible.as_subclass(kind))
+    assert runs == 2 and lo.shape == hi.shape == (2, 1, 1, 5)  # runs of keys in a row, at most
     out = torch.empty(1, 1, 5, 7, dtype=torch.bool)
     _core.mask_fill(out, lo[0], hi[1], visible.as_subclass(kind))
     assert torch.equal(out, visible)

@@ -237,6 +237,8 @@ py::array new_array(DType dtype, const std::vector<int64_t>& shape, py::handle l
   };
   static PyObject* const kKnown[] = {descriptor(double{}), descriptor(float{}),
                                      py::dtype("float16").release().ptr()};
+  static PyObject* const kInt32 = descriptor(int32_t{});
+  if (dtype == DType::kInt32) return new_array(py::reinterpret_borrow<py::dtype>(kInt32), shape);
   if (dtype == DType::kBFloat16 && !py::isinstance<py::array>(like)) {
     throw TypeError("bfloat16 results need the caller's memory where the input is no NumPy array");
   }

@@ -72,7 +72,7 @@ class Arrays {
 // TypeError or ValueError when it has another dtype or does not fit.
 View spread(View view, const char* name, DType dtype, int rank, const View& sizes);
 
-// dtype: one of the floats; `like` supplies NumPy's descriptor for bfloat16.
+// dtype: one of the floats or int32; `like` supplies NumPy's descriptor for bfloat16.
 py::array new_array(DType dtype, const std::vector<int64_t>& shape, py::handle like = {});
 // Large ones lie in memory of the result pool. `zeros`: whether it holds nothing but zeros.
 py::array new_array(const py::dtype& dtype, const std::vector<int64_t>& shape,

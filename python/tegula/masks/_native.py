@@ -16,18 +16,14 @@ def scan(array: Any) -> tuple[Any, Any, bool]:
     """Find the runs of True in each row of (B, H, Lq, Lk), and whether any row has more than two.
 
     lo and hi as in `_runs`; with more than two, where the True begin and end. A row without True has
-    lo = Lk and hi = 0.
+    lo = Lk and hi = 0. Axes of stride 0 have size 1 there.
     """
     if is_tensor(array):
         from . import _torch
 
         return _torch.scan(array)
-    lo = np.empty((2, *array.shape[:-1]), np.int32)
-    hi = np.empty((2, *array.shape[:-1]), np.int32)
-    count = _core.mask_scan(array, lo, hi)
-    if count != 2:
-        lo, hi = lo[0].copy(), hi[1].copy()
-    return lo, hi, count > 2
+    lo, hi, runs = _core.mask_scan(array)
+    return lo, hi, runs > 2
 
 
 def fill(out: Any, lo: Any, hi: Any, dense: Any) -> None:

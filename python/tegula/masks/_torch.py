@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import _core
 from . import _native
-from ._dense import Dense, check_is_bool, once_along_stride_0
+from ._dense import Dense, check_is_bool
 from ._documents import Inside, Places
 from ._inputs import borders_of, length_of, no_mask
 from ._mask import Mask
@@ -221,13 +222,8 @@ def lower_bools(bools: Tensor, batch: int, heads: int, q_len: int, k_len: int) -
     fits = shape[0] in (1, batch) and shape[1] in (1, heads) and shape[2:] == (q_len, k_len)
     if not fits or bools.dtype is not torch.bool or not bools.is_cpu or bools.layout is not torch.strided:
         return None
-    array = bools.numpy().reshape(shape)  # a view: axes of size 1 in front, or nothing
-    lo, hi, irregular = _native.scan(once_along_stride_0(array))
-    return (
-        torch.from_numpy(lo),
-        torch.from_numpy(hi),
-        (bools if bools.ndim == 4 else bools[None, None]) if irregular else None,
-    )
+    lo, hi, runs = _core.mask_scan(bools)
+    return lo, hi, (bools if bools.ndim == 4 else bools[None, None]) if runs > 2 else None
 
 
 def handed(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
