@@ -323,10 +323,8 @@ TEGULA_NOINLINE void fold_cell(GradContext<T, F>& c, BlockRange range) {
 template <class T, class F>
 TEGULA_NOINLINE void write_chunk(GradContext<T, F>& c) {
   const AttentionGradArgs& g = c.g;
-  const int64_t key_head = c.task.first_head / (g.heads / g.key_heads);
   const auto write = [&](const View& view, const auto* sums, int64_t stride, double factor) {
-    T* to =
-        view.at<T>(c.batch_offset(view) + key_head * view.step(2) + c.chunk_begin * view.step(1));
+    T* to = c.row_of_key(view, c.chunk_begin);
     for (int64_t key = c.chunk_keys.begin; key < c.chunk_keys.end; ++key) {
       write_row(sums + (c.chunk_place + key) * stride, static_cast<typename F::Compute>(factor),
                 view.size(0), to + key * view.step(1), view.step(0));

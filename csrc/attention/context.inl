@@ -45,6 +45,7 @@ struct Context {
   // See in_tile.inl.
   Block<C> block_in_tile;
   uint32_t seen_cells;
+  int64_t key_head;
   const T *key_base, *value_base;  // of the key/value head
 
   // Rows of the next task, sent for bit by bit.
@@ -83,9 +84,8 @@ struct Context {
       exponent = static_cast<C>(natural ? kLog2E : magnitude * kLog2E);
       to_natural = natural ? 1.0 : magnitude;
     }
-    const int64_t key_head = task.first_head / (a.heads / a.key_heads);
-    key_base = a.k.at<T>(batch_offset(a.k) + key_head * a.k.step(2));
-    value_base = a.v.at<T>(batch_offset(a.v) + key_head * a.v.step(2));
+    key_head = task.first_head / (a.heads / a.key_heads);
+    key_base = row_of_key(a.k, 0), value_base = row_of_key(a.v, 0);
   }
 
   // To be sent for: rows [begin, end) of a head in the next task's batch entry.
@@ -143,6 +143,10 @@ struct Context {
   // Element offset of the task's batch entry in an array (..., H, L, X).
   TEGULA_INLINE int64_t batch_offset(const View& view) const {
     return view.lead_offset(task.batch, view.rank - 3);
+  }
+  // Row `key` of the task's key/value head in such an array.
+  TEGULA_INLINE T* row_of_key(const View& view, int64_t key) const {
+    return view.at<T>(batch_offset(view) + key_head * view.step(2) + key * view.step(1));
   }
   // The row at `slot`, in such an array from its batch entry on.
   TEGULA_INLINE int64_t row_offset(const View& view, int64_t slot) const {

@@ -134,9 +134,7 @@ TEGULA_NOINLINE void write_few_keys(GradContext<T, F>& c, const FewRows<T, F>& f
                                     const View& view, const C* weights, const C* rows,
                                     int64_t stride, C factor) {
   const int64_t step = view.step(0), dim = view.size(0);
-  const int64_t key_head = c.task.first_head / (c.g.heads / c.g.key_heads);
-  T* base =
-      view.at<T>(c.batch_offset(view) + key_head * view.step(2) + c.tile.begin * view.step(1));
+  T* base = c.row_of_key(view, c.tile.begin);
   const KeyRange all =
       c.tile.local({static_cast<int32_t>(c.task.key_begin), static_cast<int32_t>(c.task.key_end)});
   for (int key = all.begin; key < all.end; ++key) {
@@ -167,11 +165,10 @@ TEGULA_NOINLINE void differentiate_few_tile(GradContext<T, F>& c) {
   const Block<C>* seen = in_tile(c, c.w.blocks[0]);
   const Block<C>& block = seen == nullptr ? c.w.blocks[0] : *seen;
   FewRows<T, F> few = {block, {0, 0}, {0, 0}, false};
-  if (seen != nullptr)
-    few.keys = c.tile.local(block.sight.some), few.vectors = vectors_of(c, block);
   for_few_rows(block, [&](auto rows) {
     constexpr int kRows = rows.value;
     if (seen != nullptr) {
+      few.keys = c.tile.local(block.sight.some), few.vectors = vectors_of(c, block);
       weigh_few_rows<kRows>(c, few);
       const KeyRange every = c.tile.local(block.sight.every);
       few.alike = !c.tile.hides && every.begin == few.keys.begin && every.end == few.keys.end;

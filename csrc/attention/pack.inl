@@ -89,10 +89,10 @@ template <>
 struct Packing<DotFormat, BFloat16> {  // pairs, as they are
   using Unit = uint32_t;
 
-  static constexpr bool kInterleaves = true;
   // Pairs along the row. Only the sign of the scale goes into q: its size would cost a
   // rounding, and is applied to the scores.
   static constexpr bool kAsStored = true;
+  static constexpr bool kInterleaves = true;
   TEGULA_INLINE static Vec<Unit> scaled(Vec<Unit> v, float scale) {
     return v ^ (scale < 0 ? 0x80008000u : 0u);
   }

@@ -356,8 +356,7 @@ TEGULA_NOINLINE void score_few_rows(Context<T, F>& c, const Block<typename F::Co
   using C = typename F::Compute;
   const KeyRange range = vectors_of(c, block);
   for_few_rows(block, [&](auto rows) {
-    constexpr int kRows = rows.value;
-    score_rows<kRows>(c, stored_keys(c), c.queries_of(block), c.w.packed_units, range);
+    score_rows<rows.value>(c, stored_keys(c), c.queries_of(block), c.w.packed_units, range);
   });
   const bool modified = c.modified();
   const auto finish_row = [&](int r, auto gaps) {

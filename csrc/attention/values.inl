@@ -86,6 +86,7 @@ TEGULA_NOINLINE void add_stored_values(Context<T, F>& c, const Block<typename F:
   const int whole_end = static_cast<int>(smaller(range.end, c.tile.count / kKeys));
   const int sent_end = static_cast<int>(smaller(whole_end, (rows.exist - rows.ahead) / kKeys));
   int unit = range.begin;
+  // The lines of this panel alone: whole rows, sent for with the first, would come in bursts.
   for (; unit < sent_end; ++unit) {
     for (int d = 0; d < kVectors * kN; d += 64 / static_cast<int>(sizeof(T))) {
       for (int i = 0; i < kKeys; ++i) {
