@@ -136,14 +136,14 @@ def measured() -> tuple[str, dict[str, dict[str, int]]]:
 
 
 def differences(old: dict[str, dict[str, int]], new: dict[str, dict[str, int]]) -> list[tuple[str, str, float]]:
-    """(set, case, new / old - 1), the largest growth first; a case that only one side has counts as infinite."""
+    """(set, case, new / old - 1), the largest change first; a case that only one side has counts as infinite."""
     found = []
     for isa in {**old, **new}:
         before, after = old.get(isa, {}), new.get(isa, {})
         for case in {**before, **after}:
             both = case in before and case in after
             found.append((isa, case, after[case] / before[case] - 1 if both else float("inf")))
-    return sorted(found, key=lambda entry: -entry[2])
+    return sorted(found, key=lambda entry: -abs(entry[2]))
 
 
 def main() -> int:
@@ -158,9 +158,9 @@ def main() -> int:
     baseline: dict[str, Any] = {"compiler": compiler}
     if BASELINE.exists():
         baseline = json.loads(BASELINE.read_text(encoding="utf-8"))
-    grown = 0
+    changed = 0
     for isa, case, change in differences(baseline.get("counts", {}), now):
-        grown += change > TOLERANCE
+        changed += abs(change) > TOLERANCE
         print(f"{isa:7s} {case:26s} {now[isa].get(case, 0):12,d}  {100 * change:+7.2f} %")
     if options.update:
         text = json.dumps({"compiler": compiler, "counts": now}, indent=1)
@@ -170,7 +170,7 @@ def main() -> int:
     if baseline["compiler"] != compiler:
         print(f"counted with {compiler}, compared with {baseline['compiler']}: no verdict", file=sys.stderr)
         return 2
-    return int(grown > 0)
+    return int(changed > 0)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ std::vector<Case> cases() {
   const AttentionShape causal{1, 1, 1, 200, 200, 64, Mask::kCausal};
   const AttentionShape window{1, 1, 1, 300, 300, 64, Mask::kWindow, 32};
   const AttentionShape tiny{2, 4, 4, 16, 16, 64}, decode{1, 8, 2, 1, 512, 64};
+  const AttentionShape far{1, 2, 1, 1, 17000, 64};  // beyond the caches
   std::vector<Case> found;
   found.push_back({"forward full fp32", attention_forward_job(full, f32, 1)});
   found.push_back({"forward full bf16", attention_forward_job(full, b16, 1)});
@@ -36,6 +37,7 @@ std::vector<Case> cases() {
   found.push_back({"forward tiny fp32", attention_forward_job(tiny, f32, 1)});
   found.push_back({"decode fp32", attention_forward_job(decode, f32, 1)});
   found.push_back({"decode bf16", attention_forward_job(decode, b16, 1)});
+  found.push_back({"decode far fp32", attention_forward_job(far, f32, 1)});
   found.push_back({"backward full fp32", attention_backward_job(full, f32, 1)});
   found.push_back({"backward full bf16", attention_backward_job(full, b16, 1)});
   found.push_back({"backward odd fp32", attention_backward_job(odd, f32, 1)});
