@@ -2,8 +2,12 @@
 #pragma once
 
 // Functions used inside instruction-set objects must never be emitted as
-// shared symbols, or the linker could keep an AVX copy for everyone.
+// shared symbols, or the linker could keep an AVX copy for everyone. CUDA kernels call them too.
+#if defined(__CUDACC__)
+#define TEGULA_INLINE __host__ __device__ inline __attribute__((always_inline))
+#else
 #define TEGULA_INLINE inline __attribute__((always_inline))
+#endif
 #define TEGULA_NOINLINE __attribute__((noinline))
 #define TEGULA_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)

@@ -48,10 +48,13 @@ TEGULA_INLINE PhiloxWords philox(uint64_t seed, uint64_t lead, uint32_t row, uin
 struct Dropout {
   double p = 0.0;
   uint64_t seed = 0;
+  const uint64_t* device_seed = nullptr;  // where a GPU's kernels read it instead; null: nowhere
   uint32_t threshold = 0;
   double scale = 1.0;
 
   TEGULA_INLINE bool active() const { return p > 0.0; }
+  // For kernels of a GPU: a graph that is replayed finds the seed of its turn.
+  TEGULA_INLINE uint64_t current_seed() const { return device_seed ? *device_seed : seed; }
 };
 
 TEGULA_INLINE Dropout make_dropout(double p, uint64_t seed) {
