@@ -1,0 +1,137 @@
+// From products to scores: scale, softcap, alibi, bias, masks and dropout.
+//
+// Scores are kept in units of log 2, so that weights are powers of 2. Most calls have nothing but a
+// scale and intervals; kernels without the rest (kRich = false) pay nothing for it.
+#pragma once
+
+#include "../../base/philox.h"
+#include "rows.cuh"
+
+namespace tegula {
+
+inline constexpr double kLog2E = 1.4426950408889634074;
+inline constexpr double kLn2 = 0.69314718055994530942;
+
+// Whether a call needs the kernels that know all options.
+TEGULA_INLINE bool is_rich(const AttentionArgs& a) {
+  return a.softcap > 0.0 || a.alibi != nullptr || a.bias || a.dense || a.dropout.active();
+}
+
+template <class C>
+TEGULA_DEVICE C negative_infinity() {
+  return -static_cast<C>(INFINITY);
+}
+TEGULA_DEVICE float hyperbolic_tangent(float x) { return tanhf(x); }
+TEGULA_DEVICE double hyperbolic_tangent(double x) { return tanh(x); }
+
+// The options of one unit's calls. C: the type of scores.
+template <class C, bool kRich>
+class Scores {
+ public:
+  TEGULA_DEVICE Scores(const AttentionArgs& args, const Unit& unit)
+      : a_(args),
+        unit_(unit),
+        scale_(static_cast<C>(args.scale)),
+        scale_log2_(static_cast<C>(args.scale * kLog2E)) {
+    if constexpr (kRich) {
+      if (a_.bias) bias_offset_ = a_.bias.lead_offset(unit.batch, a_.bias.rank - 3);
+      seed_ = a_.dropout.active() ? a_.dropout.current_seed() : 0;
+    }
+  }
+
+  // The score of a pair that the intervals show, in units of log 2; -inf where the dense mask or
+  // the bias hides it. `product` is q k^T.
+  TEGULA_DEVICE C operator()(C product, int64_t row, int key) const {
+    if constexpr (!kRich) return product * scale_log2_;
+    const int64_t head = unit_.head(row), query = unit_.query(row);
+    if (a_.dense && !shown(head, query, key)) return negative_infinity<C>();
+    C score = product * scale_;
+    if (a_.softcap > 0.0) {
+      const C cap = static_cast<C>(a_.softcap);
+      score = cap * hyperbolic_tangent(score / cap);
+    }
+    if (a_.alibi != nullptr) {
+      const int64_t distance = key - query - (a_.k_len - a_.q_len);
+      score += static_cast<C>(a_.alibi[head]) * static_cast<C>(distance);
+    }
+    if (a_.bias) {
+      const C bias = bias_of(head, query, key);
+      if (bias == negative_infinity<C>()) return bias;
+      score += bias;
+    }
+    return score * static_cast<C>(kLog2E);
+  }
+
+  // Whether the dense mask and the bias leave a pair visible.
+  TEGULA_DEVICE bool shows(int64_t row, int key) const {
+    if constexpr (!kRich) return true;
+    const int64_t head = unit_.head(row), query = unit_.query(row);
+    if (a_.dense && !shown(head, query, key)) return false;
+    return !a_.bias || bias_of(head, query, key) != negative_infinity<C>();
+  }
+
+  // d score / d product, but for the scale: of softcap alone.
+  TEGULA_DEVICE C slope(C product) const {
+    if constexpr (kRich) {
+      if (a_.softcap > 0.0) {
+        const C share = hyperbolic_tangent(product * scale_ / static_cast<C>(a_.softcap));
+        return C(1) - share * share;
+      }
+    }
+    return C(1);
+  }
+
+  // 0 where dropout drops the pair, 1 / (1 - p) where it keeps it; 1 without dropout.
+  TEGULA_DEVICE C kept(int64_t row, int key) const {
+    if constexpr (kRich) {
+      if (a_.dropout.active()) {
+        const PhiloxWords words = words_of(row, key / 4);
+        return kept_by(words, key % 4);
+      }
+    }
+    return C(1);
+  }
+  // The same of the keys `key`, which is even, and `key` + 1.
+  TEGULA_DEVICE void kept_pair(int64_t row, int key, C (&factors)[2]) const {
+    factors[0] = factors[1] = C(1);
+    if constexpr (kRich) {
+      if (a_.dropout.active()) {
+        const PhiloxWords words = words_of(row, key / 4);
+        factors[0] = kept_by(words, key % 4);
+        factors[1] = kept_by(words, key % 4 + 1);
+      }
+    }
+  }
+
+ private:
+  TEGULA_DEVICE bool shown(int64_t head, int64_t query, int key) const {
+    const View& dense = a_.dense;
+    return *dense.at<uint8_t>(unit_.batch * dense.stride[0] + head * dense.stride[1] +
+                              query * dense.stride[2] + key * dense.stride[3]) != 0;
+  }
+  TEGULA_DEVICE C bias_of(int64_t head, int64_t query, int key) const {
+    const View& bias = a_.bias;
+    return load_float<C>(
+        bias, bias_offset_ + head * bias.step(2) + query * bias.step(1) + key * bias.step(0));
+  }
+  TEGULA_DEVICE PhiloxWords words_of(int64_t row, int quad) const {
+    const int64_t lead = unit_.batch * a_.heads + unit_.head(row);
+    return philox(seed_, static_cast<uint64_t>(lead), static_cast<uint32_t>(unit_.query(row)),
+                  static_cast<uint32_t>(quad));
+  }
+  TEGULA_DEVICE C kept_by(const PhiloxWords& words, int which) const {
+    const uint32_t word = which == 0   ? words.word[0]
+                          : which == 1 ? words.word[1]
+                          : which == 2 ? words.word[2]
+                                       : words.word[3];
+    return word >= a_.dropout.threshold ? static_cast<C>(a_.dropout.scale) : C(0);
+  }
+
+  const AttentionArgs& a_;
+  const Unit& unit_;
+  C scale_, scale_log2_;
+  int64_t bias_offset_ = 0;
+  uint64_t seed_ = 0;
+};
+
+}  // namespace tegula

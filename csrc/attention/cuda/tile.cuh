@@ -1,0 +1,62 @@
+// Tiles of 16-bit rows in shared memory, as tensor cores read them.
+//
+// A tile has kRows rows of kDim elements, kDim a multiple of 32 and at least the head size: what
+// lies behind the last element of a row, and rows that nobody wants, are zeros. 16-byte chunks are
+// permuted within each row so that the 8 rows that ldmatrix reads at a time lie in 8 different
+// groups of banks.
+#pragma once
+
+#include "../../cuda/ptx.cuh"
+#include "rows.cuh"
+
+namespace tegula {
+
+inline constexpr int kChunk = 8;  // elements of 16 bytes
+
+// Byte offset of chunk `chunk` of row `row`.
+template <int kDim>
+TEGULA_DEVICE uint32_t tile_offset(int row, int chunk) {
+  static_assert(kDim % 32 == 0);
+  constexpr int kChunks = kDim / kChunk;
+  const int turn = kDim % 64 == 0 ? row & 7 : row >> 1 & 3;
+  return static_cast<uint32_t>(row * kChunks + (chunk ^ turn)) * 16;
+}
+
+// Whether rows can be copied 16 bytes at a time: decided on the host, for all tiles of a view.
+TEGULA_INLINE bool in_chunks(const View& view) {
+  if (view.size(0) % kChunk != 0 || view.step(0) != 1) return false;
+  if (reinterpret_cast<uintptr_t>(view.data) % 16 != 0) return false;
+  for (int axis = 0; axis < view.rank - 1; ++axis) {
+    if (view.stride[axis] % kChunk != 0) return false;
+  }
+  return true;
+}
+
+// Copies rows [0, kRows) to the tile at `to`: row r from `row_at(r)`, a pointer to its first
+// element, or null for zeros. `size` elements a row, `step` elements apart. The copies of `chunks`
+// are asynchronous, others done when this returns; either way others see them after a barrier.
+template <int kDim, int kRows, int kThreads, class RowAt>
+TEGULA_DEVICE void load_tile(uint32_t to, RowAt row_at, int size, int64_t step, bool chunks) {
+  constexpr int kChunks = kDim / kChunk;
+  if (chunks) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < kRows * kChunks; i += kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const uint16_t* from = row_at(row);
+      const bool there = from != nullptr && chunk * kChunk < size;
+      // An address of zeros is never read, but has to be one.
+      copy_async_16(to + tile_offset<kDim>(row, chunk), there ? from + chunk * kChunk : from,
+                    there);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kRows * kDim; i += kThreads) {
+    const int row = i / kDim, column = i % kDim;
+    const uint16_t* from = row_at(row);
+    const uint16_t value = from != nullptr && column < size ? from[column * step] : 0;
+    store_shared(to + tile_offset<kDim>(row, column / kChunk) + column % kChunk * 2, value);
+  }
+}
+
+}  // namespace tegula
