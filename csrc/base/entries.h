@@ -2,15 +2,9 @@
 // how ids, positions and segments reach an operation.
 #pragma once
 
-#include "view.h"
+#include "axes.h"
 
 namespace tegula {
-
-// The same entries in the same order with as few axes as possible.
-View collapsed(const View& view);
-
-// `view` seen in a larger shape (NumPy's rule); ValueError naming `name` otherwise.
-View broadcast_to(const View& view, int rank, const int64_t* shape, const char* name);
 
 // Entries [first, first + count). Integer types; uint64 beyond int64 becomes its maximum.
 void read_integers(const View& view, int64_t first, int64_t count, int64_t* out);

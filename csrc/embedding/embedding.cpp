@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "../base/arena.h"
-#include "../base/check.h"
 #include "../base/entries.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
@@ -18,83 +17,6 @@ constexpr double kWorkPerElement = 24.0;
 constexpr double kWorkPerDraw = 24.0;
 
 DType sum_type(DType type) { return type == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
-
-// ---- checks ----
-
-void check_table(const View& table, int64_t dim, const char* name, const char* shape) {
-  if (table.rank != 2) {
-    throw ValueError(message(name, " must have shape ", shape, ", got ", shape_text(table)));
-  }
-  if (dim >= 0 && table.shape[1] != dim) {
-    throw ValueError(message(name, " has rows of ", table.shape[1],
-                             " elements, but the rows of weight have ", dim));
-  }
-  if (!is_float(table.dtype)) {
-    throw TypeError(message(name, " must have a float dtype, got ", name_of(table.dtype)));
-  }
-}
-
-void check_integers(const View& view, const char* name) {
-  if (!is_integer(view.dtype)) {
-    throw TypeError(message(name, " must have an integer dtype, got ", name_of(view.dtype)));
-  }
-}
-
-void check_shapes(const EmbeddingArgs& args) {
-  check_integers(args.ids, "ids");
-  check_table(args.weight, -1, "weight", "(V, D)");
-  const int64_t dim = args.weight.shape[1];
-  const int64_t rows = args.weight.shape[0];
-  if (args.padding_idx < -1 || args.padding_idx >= rows) {
-    throw ValueError(message("padding_idx ", args.padding_idx, " is outside [0, ", rows, ")"));
-  }
-  if (args.position_table) {
-    check_table(args.position_table, dim, "position_table", "(P, D)");
-    const int64_t length = args.ids.rank > 0 ? args.ids.size(0) : 1;
-    if (!args.positions && length > args.position_table.shape[0]) {
-      throw ValueError(message("ids have length ", length, " along their last axis, but ",
-                               "position_table has only ", args.position_table.shape[0], " rows"));
-    }
-    if (args.positions) check_integers(args.positions, "positions with a position_table");
-  }
-  if (args.segment_table) {
-    check_table(args.segment_table, dim, "segment_table", "(S, D)");
-    check_integers(args.segments, "segments");
-  }
-  bool fits = args.out.rank == args.ids.rank + 1 && args.out.dtype == args.weight.dtype &&
-              args.out.size(0) == dim;
-  for (int axis = 0; fits && axis < args.ids.rank; ++axis) {
-    fits = args.out.shape[axis] == args.ids.shape[axis];
-  }
-  if (!fits) throw ValueError("out must have the shape of ids, then D, and the dtype of weight");
-}
-
-// The arrays that say what stands where, with one entry a row.
-struct RowViews {
-  View ids, positions, segments, out;  // out: its rows, the last axis is gone
-  int64_t length = 1, batch = 1;
-};
-
-RowViews row_views(const EmbeddingArgs& args) {
-  RowViews views;
-  const int rank = args.ids.rank;
-  const int64_t* shape = args.ids.shape;
-  if (rank > 0) {
-    views.length = args.ids.size(0);
-    for (int axis = 0; axis < rank - 1; ++axis) views.batch *= shape[axis];
-  }
-  views.ids = collapsed(args.ids);
-  views.out = args.out;
-  --views.out.rank;
-  views.out = collapsed(views.out);
-  if (args.positions) {
-    views.positions = collapsed(broadcast_to(args.positions, rank, shape, "positions"));
-  }
-  if (args.segments) {
-    views.segments = collapsed(broadcast_to(args.segments, rank, shape, "segments"));
-  }
-  return views;
-}
 
 // ---- addends ----
 
@@ -157,10 +79,10 @@ bool valid(int64_t value, int64_t limit) { return value >= 0 && value < limit; }
 }  // namespace
 
 void embedding(const EmbeddingArgs& args) {
-  check_shapes(args);
+  check_embedding(args);
   const int64_t dim = args.weight.shape[1], vocabulary = args.weight.shape[0];
   const bool has_positions = args.position_table || args.sinusoidal;
-  const RowViews views = row_views(args);
+  const EmbeddingRowViews views = embedding_row_views(args);
   const int64_t count = args.ids.count();
 
   // Every number is looked at before anything is written.

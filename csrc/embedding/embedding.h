@@ -50,6 +50,17 @@ struct EmbeddingArgs {
 // ValueError, TypeError or IndexError before anything is written.
 void embedding(const EmbeddingArgs& args);
 
+// ValueError or TypeError unless shapes, types and options fit.
+void check_embedding(const EmbeddingArgs& args);
+
+// The arrays that say what stands where, with one entry a row. ValueError unless positions and
+// segments broadcast to ids.
+struct EmbeddingRowViews {
+  View ids, positions, segments, out;  // out: its rows, the last axis is gone
+  int64_t length = 1, batch = 1;
+};
+EmbeddingRowViews embedding_row_views(const EmbeddingArgs& args);
+
 // Where the rows of one addend come from. C is the type of the sums.
 struct AddendRows {
   enum Kind { kNone, kTable, kConvert, kSinusoid };

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "../base/arena.h"
-#include "../base/check.h"
 #include "../base/entries.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
@@ -17,7 +16,7 @@ constexpr double kWorkPerElement = 24.0;
 constexpr double kWorkPerDraw = 24.0;
 
 void cut_into_pieces(EmbeddingGroups& groups) {
-  const Place* places = groups.places.sorted;
+  const IdPlace* places = groups.places.sorted;
   const int64_t count = groups.places.count;
   for (int64_t begin = 0; begin < count;) {
     int64_t end = begin + 1;
@@ -108,30 +107,6 @@ void sum_rows(const EmbeddingBackwardArgs& args, const EmbeddingGroups& groups, 
 
 }  // namespace
 
-void check_embedding_backward(const EmbeddingBackwardArgs& args) {
-  if (!is_integer(args.ids.dtype)) {
-    throw TypeError(message("ids must have an integer dtype, got ", name_of(args.ids.dtype)));
-  }
-  if (!is_float(args.grad.dtype)) {
-    throw TypeError(message("grad must have a float dtype, got ", name_of(args.grad.dtype)));
-  }
-  bool fits = args.grad.rank == args.ids.rank + 1;
-  for (int axis = 0; fits && axis < args.ids.rank; ++axis) {
-    fits = args.grad.shape[axis] == args.ids.shape[axis];
-  }
-  if (!fits) {
-    throw ValueError(message("grad must have the shape of ids, ", shape_text(args.ids),
-                             ", then D, got ", shape_text(args.grad)));
-  }
-  if (args.num_rows < 0) {
-    throw ValueError(message("num_rows must not be negative, got ", args.num_rows));
-  }
-  if (args.padding_idx < -1 || args.padding_idx >= args.num_rows) {
-    throw ValueError(
-        message("padding_idx ", args.padding_idx, " is outside [0, ", args.num_rows, ")"));
-  }
-}
-
 EmbeddingGroups group_places(const EmbeddingBackwardArgs& args) {
   EmbeddingGroups groups;
   const Range range =
@@ -139,9 +114,9 @@ EmbeddingGroups group_places(const EmbeddingBackwardArgs& args) {
                     "ids", args.threads);
   if (args.dropout.p < 1.0) {  // otherwise nothing is left of any place
     const size_t count = static_cast<size_t>(args.ids.count());
-    char* memory = groups.memory.reserve(count * (2 * sizeof(Place) + sizeof(EmbeddingPiece)) +
+    char* memory = groups.memory.reserve(count * (2 * sizeof(IdPlace) + sizeof(EmbeddingPiece)) +
                                          sizeof(EmbeddingPiece));
-    Place* places = reinterpret_cast<Place*>(memory);
+    IdPlace* places = reinterpret_cast<IdPlace*>(memory);
     groups.pieces = reinterpret_cast<EmbeddingPiece*>(places + 2 * count);
     // Ids are never negative once checked, so -1 is nobody.
     const int64_t ignored = args.has_ignored ? args.ignored : -1;

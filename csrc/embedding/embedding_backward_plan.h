@@ -6,7 +6,7 @@
 
 namespace tegula {
 
-struct Place {
+struct IdPlace {
   int64_t id;
   int64_t place;  // number of the entry in C order
 };
@@ -28,7 +28,7 @@ struct EmbeddingBackwardPlan {
   int64_t length = 1;  // of a row of ids: dropout's counter
   double factor = 1.0;
   Dropout dropout;
-  const Place* places = nullptr;
+  const IdPlace* places = nullptr;
   int64_t place_count = 0;
   const EmbeddingPiece* pieces = nullptr;
   void* partials = nullptr;  // C: embedding_padded(dim) each

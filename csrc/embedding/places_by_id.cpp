@@ -35,10 +35,10 @@ void for_each(std::vector<Slice>& slices, Body&& body) {
 
 // One stable pass: entries move from `from` to `to`, where those with a smaller digit come
 // first and those of an earlier slice before those of a later one.
-void sort_by_digit(const Place* from, Place* to, std::vector<Slice>& slices, int64_t low, int shift,
-                   int bits) {
+void sort_by_digit(const IdPlace* from, IdPlace* to, std::vector<Slice>& slices, int64_t low,
+                   int shift, int bits) {
   const size_t buckets = size_t{1} << bits;
-  const auto digit = [=](const Place& entry) {
+  const auto digit = [=](const IdPlace& entry) {
     return static_cast<size_t>(static_cast<uint64_t>(entry.id - low) >> shift) & (buckets - 1);
   };
   std::vector<int64_t> next(slices.size() * buckets);  // by slice and digit
@@ -60,8 +60,8 @@ void sort_by_digit(const Place* from, Place* to, std::vector<Slice>& slices, int
 
 }  // namespace
 
-SortedPlaces places_by_id(const View& ids, Range range, const int64_t (&silent)[2], Place* from,
-                          Place* to, int threads) {
+SortedPlaces places_by_id(const View& ids, Range range, const int64_t (&silent)[2], IdPlace* from,
+                          IdPlace* to, int threads) {
   const int64_t count = ids.count();
   if (count == 0 || range.low > range.high) return {};
 

@@ -15,10 +15,10 @@ namespace tegula {
 // A counting sort, one pass for each digit of id - range.low: time and memory follow the
 // number of entries, not the size of the table.
 struct SortedPlaces {
-  const Place* sorted = nullptr;
+  const IdPlace* sorted = nullptr;
   int64_t count = 0;
 };
-SortedPlaces places_by_id(const View& ids, Range range, const int64_t (&silent)[2], Place* from,
-                          Place* to, int threads);
+SortedPlaces places_by_id(const View& ids, Range range, const int64_t (&silent)[2], IdPlace* from,
+                          IdPlace* to, int threads);
 
 }  // namespace tegula

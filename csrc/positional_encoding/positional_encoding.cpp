@@ -1,12 +1,9 @@
 #include "positional_encoding.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "../base/arena.h"
-#include "../base/check.h"
 #include "../base/entries.h"
 #include "../base/parallel.h"
 #include "../isa/select.h"
@@ -14,7 +11,6 @@
 namespace tegula {
 namespace {
 
-constexpr int64_t kPadding = 8;            // at least the lanes of the widest vector
 constexpr int64_t kChunkElements = 32768;  // of the output, to one task
 constexpr double kWorkPerElement = 48.0;
 constexpr int64_t kPiece = 256;  // positions converted at a time
@@ -25,35 +21,6 @@ void scatter(const char* from, char* to, int64_t step, int64_t n, int64_t item) 
 }
 
 }  // namespace
-
-Sinusoid make_sinusoid(int64_t dim, double base, PositionLayout layout, PositionSpacing spacing) {
-  struct Remembered {
-    std::vector<double> frequencies;
-    int64_t dim = -1;
-    double base = 0.0, largest = 0.0;
-    PositionSpacing spacing = PositionSpacing::kPaper;
-  };
-  thread_local Remembered last;
-  if (last.dim != dim || last.base != base || last.spacing != spacing) {
-    const int64_t half = (dim + 1) / 2;
-    last.dim = -1;
-    last.largest = 0.0;
-    last.frequencies.assign(static_cast<size_t>((half + kPadding - 1) / kPadding * kPadding), 0.0);
-    for (int64_t i = 0; i < half; ++i) {
-      double exponent = 0.0;
-      if (spacing == PositionSpacing::kPaper) {
-        exponent = -2.0 * static_cast<double>(i) / static_cast<double>(dim);
-      } else if (half > 1) {
-        exponent = -static_cast<double>(i) / static_cast<double>(half - 1);
-      }
-      const double frequency = std::pow(base, exponent);
-      last.frequencies[static_cast<size_t>(i)] = frequency;
-      last.largest = std::max(last.largest, frequency);
-    }
-    last.dim = dim, last.base = base, last.spacing = spacing;
-  }
-  return {last.frequencies.data(), last.largest, dim, layout};
-}
 
 void positional_encoding(const PositionalEncodingArgs& args, int threads) {
   const View positions = collapsed(args.positions);
