@@ -58,24 +58,6 @@ bool native(const py::array& array, int64_t item) {
   return true;
 }
 
-bool aligned(const View& view) {
-  return reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(item_size(view.dtype)) ==
-         0;
-}
-
-// First byte and one past the last byte that an array reaches.
-std::pair<const char*, const char*> extent(const View& view) {
-  const int64_t item = item_size(view.dtype);
-  const char* low = view.at<const char>(0);
-  const char* high = low + item;
-  for (int axis = 0; axis < view.rank; ++axis) {
-    if (view.shape[axis] == 0) return {low, low};
-    const int64_t reach = (view.shape[axis] - 1) * view.stride[axis] * item;
-    (reach < 0 ? low : high) += reach;
-  }
-  return {low, high};
-}
-
 const py::array& as_array(const py::handle& object) {
   return reinterpret_cast<const py::array&>(object);
 }
@@ -87,16 +69,6 @@ DType dtype_of(const py::array& array, const char* name) {
                             ", which is not supported"));
   }
   return dtype;
-}
-
-// An ndarray as it is, a tensor as an ndarray of the same memory whose elements have its size.
-py::array memory_of(py::handle object) {
-  if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
-  const View view = tensor_view(object, "");
-  const int64_t item = item_size(view.dtype);
-  std::vector<int64_t> shape(view.shape, view.shape + view.rank), strides;
-  for (int axis = 0; axis < view.rank; ++axis) strides.push_back(view.stride[axis] * item);
-  return py::array(py::dtype(message("u", item)), shape, strides, view.data, object);
 }
 
 }  // namespace
@@ -139,9 +111,8 @@ View look_at(py::handle object, const char* name) {
 View Arrays::input(py::handle object, const char* name) {
   View view = look_at(object, name);
   check_kind(object, name);
-  if (inputs_.empty()) inputs_.reserve(8);
-  const auto [low, high] = extent(view);
-  inputs_.push_back({object, name, low, high});
+  if (views_.empty()) views_.reserve(8);
+  views_.push_back({view, name});
   if (!py::isinstance<py::array>(object)) {
     if (aligned(view)) return view;
     copies_.push_back(object.attr("clone")());
@@ -158,17 +129,7 @@ View Arrays::output(py::handle object, const char* name, DType dtype,
                     const std::vector<int64_t>& shape) {
   View view = look_at(object, name);
   check_kind(object, name);
-  if (view.dtype != dtype) {
-    throw TypeError(
-        message(name, " must have dtype ", name_of(dtype), ", got ", name_of(view.dtype)));
-  }
-  View expected;
-  expected.rank = static_cast<int32_t>(shape.size());
-  std::copy(shape.begin(), shape.end(), expected.shape);
-  if (view.rank != expected.rank || !std::equal(shape.begin(), shape.end(), view.shape)) {
-    throw ValueError(
-        message(name, " must have shape ", shape_text(expected), ", got ", shape_text(view)));
-  }
+  check_result(view, name, dtype, shape);
   const bool is_array = py::isinstance<py::array>(object);
   if (is_array && !as_array(object).writeable()) {
     throw ValueError(message(name, " is read-only"));
@@ -176,31 +137,7 @@ View Arrays::output(py::handle object, const char* name, DType dtype,
   if (is_array ? !native(as_array(object), item_size(dtype)) : !aligned(view)) {
     throw ValueError(message(name, " must be aligned and in native byte order"));
   }
-  for (int axis = 0; axis < view.rank; ++axis) {
-    if (view.count() > 0 && view.stride[axis] == 0 && view.shape[axis] > 1) {
-      throw ValueError(message(name, " has stride 0 on axis ", axis, ": its elements overlap"));
-    }
-  }
-  const auto [low, high] = extent(view);
-  check_overlap({object, name, low, high});
-  inputs_.push_back({object, name, low, high});  // the next output must not lie on this one
-  return view;
-}
-
-View spread(View view, const char* name, DType dtype, int rank, const View& sizes) {
-  if (view.dtype != dtype) {
-    throw TypeError(message(name, " must be ", name_of(dtype), ", got ", name_of(view.dtype)));
-  }
-  bool fits = view.rank == rank;
-  for (int axis = 0; fits && axis < rank; ++axis) {
-    if (view.shape[axis] == 1) view.stride[axis] = 0;
-    fits = view.shape[axis] == 1 || view.shape[axis] == sizes.shape[axis];
-  }
-  if (!fits) {
-    throw ValueError(
-        message(name, " has shape ", shape_text(view), ", which does not fit ", shape_text(sizes)));
-  }
-  std::copy(sizes.shape, sizes.shape + rank, view.shape);
+  add_output(view, name);
   return view;
 }
 
@@ -211,23 +148,6 @@ void Arrays::check_kind(py::handle object, const char* name) {
     throw TypeError(message(name, " is a ", kind_of(object), " but ", first_name_, " is a ",
                             kind_of(first_),
                             ": one call takes NumPy arrays or torch tensors, not both"));
-  }
-}
-
-void Arrays::check_overlap(const Input& out) const {
-  for (const Input& input : inputs_) {
-    if (out.low >= input.high || input.low >= out.high) continue;
-    // Interleaved arrays may share an extent and no element; beyond the bound on the work
-    // of finding out, they count as sharing.
-    const py::module_ numpy = py::module_::import("numpy");
-    bool shared = true;
-    try {
-      shared = py::cast<bool>(numpy.attr("shares_memory")(
-          memory_of(out.array), memory_of(input.array), py::arg("max_work") = 1000));
-    } catch (py::error_already_set& error) {
-      if (!error.matches(numpy.attr("exceptions").attr("TooHardError"))) throw;
-    }
-    if (shared) throw ValueError(message(out.name, " shares memory with ", input.name));
   }
 }
 

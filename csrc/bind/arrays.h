@@ -53,20 +53,31 @@ class Arrays {
   View output(py::handle array, const char* name, DType dtype, const std::vector<int64_t>& shape);
 
  private:
-  struct Input {
-    py::handle array;
+  struct Taken {
+    View view;
     const char* name;
-    const char *low, *high;  // first byte and one past the last that it reaches
   };
   void check_kind(py::handle array, const char* name);
-  void check_overlap(const Input& out) const;
+  // ValueError when elements of `view` overlap each other or what was taken before.
+  void add_output(const View& view, const char* name);
+  void check_overlap(const View& view, const char* name) const;
 
   py::handle first_;  // what the others have to be like
   const char* first_name_ = nullptr;
 
-  std::vector<Input> inputs_;
+  std::vector<Taken> views_;
   std::vector<py::object> copies_;
 };
+
+bool aligned(const View& view);
+
+// TypeError or ValueError unless a result of this dtype and shape can be written to the view.
+void check_result(const View& view, const char* name, DType dtype,
+                  const std::vector<int64_t>& shape);
+
+// The strides of torch.empty_like(model): those of `model` where they leave no gaps, or else its
+// axes in their order in memory.
+void set_strides_like(View& view, const View& model);
 
 // A view whose axes of size 1 repeat, so that it has the first `rank` sizes of `sizes`.
 // TypeError or ValueError when it has another dtype or does not fit.
@@ -103,7 +114,6 @@ void bind_positional_encoding(py::module_& module);
 void bind_embedding(py::module_& module);
 void bind_mask(py::module_& module);
 void bind_attention(py::module_& module);
-void bind_attention_backward(py::module_& module);
 void bind_explain(py::module_& module);
 
 }  // namespace tegula

@@ -131,20 +131,13 @@ struct Inputs {
   }
 };
 
-inline std::vector<double> per_head(Arrays& arrays, py::handle array, int64_t heads,
-                                    const char* name) {
-  if (array.is_none()) return {};
-  const View view = arrays.input(array, name);
+// TypeError or ValueError unless the view holds one number a head.
+inline void check_per_head(const View& view, int64_t heads, const char* name) {
   if (view.dtype != DType::kFloat64) throw TypeError(message(name, " must be float64 here"));
   if (view.rank != 1 || view.shape[0] != heads) {
     throw ValueError(
         message(name, " must have shape (", heads, ",), one entry a head, got ", shape_text(view)));
   }
-  std::vector<double> values(static_cast<size_t>(heads));
-  for (int64_t h = 0; h < heads; ++h) {
-    values[static_cast<size_t>(h)] = *view.at<double>(h * view.stride[0]);
-  }
-  return values;
 }
 
 // Everything beside q, k and v that says what attention computes.
@@ -152,15 +145,19 @@ struct Options {
   py::handle lo, hi, dense, bias, alibi, sinks;
   std::optional<double> scale;
   double softcap, dropout_p;
-  uint64_t seed;
+  py::handle seed;
 };
 
-// AttentionArgs without outputs, and the numbers it points to.
+// AttentionArgs without outputs, and the numbers it points to. `Where` is where the call runs, see
+// attention_calls.h.
+template <class Where>
 struct Call {
   AttentionArgs a;
-  std::vector<double> slopes, sink_logits;
+  typename Where::PerHead slopes, sinks;
 
-  Call(Arrays& arrays, const Inputs& in, const Options& o) {
+  Call(Arrays& arrays, const Inputs& in, const Options& o)
+      : slopes(arrays, o.alibi, in.q.size(2), "alibi"),
+        sinks(arrays, o.sinks, in.q.size(2), "sinks") {
     a.q = in.q, a.k = in.k, a.v = in.v;
     a.batch = in.batch(), a.heads = in.q.size(2), a.key_heads = in.k.size(2);
     a.q_len = in.q.size(1), a.k_len = in.k.size(1);
@@ -169,13 +166,10 @@ struct Call {
     // Beyond these no float32 can tell a cap from none, or the capped scores from 0.
     constexpr double kTightest = 1e-30, kLoosest = 1e30;
     a.softcap = o.softcap <= 0 || o.softcap > kLoosest ? 0.0 : std::max(o.softcap, kTightest);
-    a.dropout = make_dropout(o.dropout_p, o.seed);
+    a.dropout = Where::dropout(arrays, o.dropout_p, o.seed);
     read_mask(arrays, o);
     if (!o.bias.is_none()) read_bias(arrays, o.bias);
-    slopes = per_head(arrays, o.alibi, a.heads, "alibi");
-    sink_logits = per_head(arrays, o.sinks, a.heads, "sinks");
-    if (!o.alibi.is_none()) a.alibi = slopes.data();
-    if (!o.sinks.is_none()) a.sinks = sink_logits.data();
+    a.alibi = slopes.values, a.sinks = sinks.values;
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;

@@ -48,7 +48,6 @@ PYBIND11_MODULE(_core, module) {
   bind_positional_encoding(module);
   bind_embedding(module);
   bind_attention(module);
-  bind_attention_backward(module);
   bind_explain(module);
   bind_mask(module);
 }

@@ -123,5 +123,5 @@ def native_backward(
     if sinks_grad:
         sinks = options[SINKS]
         dsinks = sinks.new_empty(sinks.shape, dtype=sink_dtype(sinks))
-        dsinks.copy_(torch.from_numpy(sums))
+        dsinks.copy_(sums)
     return dq, dk, dv, dbias, dsinks
