@@ -23,6 +23,40 @@ TEGULA_DEVICE uint16_t load_shared(uint32_t from) {
   return value;
 }
 
+TEGULA_DEVICE void store_shared_32(uint32_t to, uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+TEGULA_DEVICE uint32_t load_shared_32(uint32_t from) {
+  uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
+  return value;
+}
+// 16 bytes; the address is a multiple of 16.
+TEGULA_DEVICE void store_shared_128(uint32_t to, uint4 value) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+TEGULA_DEVICE uint4 load_shared_128(uint32_t from) {
+  uint4 value;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(from)
+               : "memory");
+  return value;
+}
+
+// --- barriers of some warps of a block -------------------------------------------------------
+//
+// Barrier `id`, 1 to 15, is complete when `threads` threads have arrived or wait; these see what
+// those wrote before.
+TEGULA_DEVICE void barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+TEGULA_DEVICE void barrier_wait(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // --- copies from global to shared memory that nobody waits for ------------------------------
 
 // 16 bytes, or 16 zeros without reading `from`. Both addresses are multiples of 16.

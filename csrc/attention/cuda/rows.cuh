@@ -8,6 +8,7 @@
 #include "../../cuda/device.cuh"
 #include "../../mask/row_keys.h"
 #include "../attention.h"
+#include "seen_keys.h"
 
 namespace tegula {
 
@@ -57,19 +58,6 @@ TEGULA_DEVICE RowKeys keys_seen(const AttentionArgs& a, int64_t batch, int64_t h
   return row_keys(bound(a.lo), bound(a.hi), bound(a.gap_lo), bound(a.gap_hi), a.k_len);
 }
 
-// The same in 32 bits, as tile kernels keep it: keys number less than 2^31. Rows that do not exist
-// see nothing.
-struct SeenKeys {
-  int lo = 0, hi = 0, gap_lo = 0, gap_hi = 0;
-
-  TEGULA_DEVICE bool sees(int key) const {
-    return key >= lo && key < hi && !(key >= gap_lo && key < gap_hi);
-  }
-  TEGULA_DEVICE bool sees_all(int begin, int end) const {
-    return begin >= lo && end <= hi && (end <= gap_lo || begin >= gap_hi);
-  }
-};
-
 TEGULA_DEVICE SeenKeys seen_by(const AttentionArgs& a, const Unit& unit, int64_t row) {
   SeenKeys seen;
   if (row >= unit.rows) return seen;
@@ -78,19 +66,6 @@ TEGULA_DEVICE SeenKeys seen_by(const AttentionArgs& a, const Unit& unit, int64_t
   seen.gap_lo = static_cast<int>(keys.gap_lo), seen.gap_hi = static_cast<int>(keys.gap_hi);
   return seen;
 }
-
-// What many rows see together. Keys outside [lo, hi) and inside [gap_lo, gap_hi) no row sees; the
-// keys [full_lo, full_hi), if any, all rows see.
-struct SeenByAll {
-  int lo, hi, gap_lo, gap_hi, full_lo, full_hi;
-
-  TEGULA_DEVICE bool hides(int begin, int end) const {
-    return end <= lo || begin >= hi || (begin >= gap_lo && end <= gap_hi);
-  }
-  TEGULA_DEVICE bool shows_all(int begin, int end) const {
-    return begin >= full_lo && end <= full_hi;
-  }
-};
 
 // Rows that do not exist are left out of full_lo and full_hi, so that the last block of rows knows
 // full tiles too; their results go nowhere. Called by all lanes of a warp; the result is

@@ -27,7 +27,7 @@ TEGULA_INLINE bool in_chunks(const View& view) {
   if (view.size(0) % kChunk != 0 || view.step(0) != 1) return false;
   if (reinterpret_cast<uintptr_t>(view.data) % 16 != 0) return false;
   for (int axis = 0; axis < view.rank - 1; ++axis) {
-    if (view.stride[axis] % kChunk != 0) return false;
+    if (view.shape[axis] > 1 && view.stride[axis] % kChunk != 0) return false;
   }
   return true;
 }
@@ -35,12 +35,14 @@ TEGULA_INLINE bool in_chunks(const View& view) {
 // Copies rows [0, kRows) to the tile at `to`: row r from `row_at(r)`, a pointer to its first
 // element, or null for zeros. `size` elements a row, `step` elements apart. The copies of `chunks`
 // are asynchronous, others done when this returns; either way others see them after a barrier.
+// kThreads 0: as many threads as the block has.
 template <int kDim, int kRows, int kThreads, class RowAt>
 TEGULA_DEVICE void load_tile(uint32_t to, RowAt row_at, int size, int64_t step, bool chunks) {
   constexpr int kChunks = kDim / kChunk;
+  const int threads = kThreads > 0 ? kThreads : static_cast<int>(blockDim.x);
   if (chunks) {
 #pragma unroll 4
-    for (int i = threadIdx.x; i < kRows * kChunks; i += kThreads) {
+    for (int i = threadIdx.x; i < kRows * kChunks; i += threads) {
       const int row = i / kChunks, chunk = i % kChunks;
       const uint16_t* from = row_at(row);
       const bool there = from != nullptr && chunk * kChunk < size;
@@ -51,7 +53,7 @@ TEGULA_DEVICE void load_tile(uint32_t to, RowAt row_at, int size, int64_t step, 
     return;
   }
 #pragma unroll 1
-  for (int i = threadIdx.x; i < kRows * kDim; i += kThreads) {
+  for (int i = threadIdx.x; i < kRows * kDim; i += threads) {
     const int row = i / kDim, column = i % kDim;
     const uint16_t* from = row_at(row);
     const uint16_t value = from != nullptr && column < size ? from[column * step] : 0;
