@@ -7,11 +7,10 @@
 #pragma once
 
 #include "../../cuda/ptx.cuh"
+#include "chunks.h"
 #include "rows.cuh"
 
 namespace tegula {
-
-inline constexpr int kChunk = 8;  // elements of 16 bytes
 
 // Byte offset of chunk `chunk` of row `row`.
 template <int kDim>
@@ -20,16 +19,6 @@ TEGULA_DEVICE uint32_t tile_offset(int row, int chunk) {
   constexpr int kChunks = kDim / kChunk;
   const int turn = kDim % 64 == 0 ? row & 7 : row >> 1 & 3;
   return static_cast<uint32_t>(row * kChunks + (chunk ^ turn)) * 16;
-}
-
-// Whether rows can be copied 16 bytes at a time: decided on the host, for all tiles of a view.
-TEGULA_INLINE bool in_chunks(const View& view) {
-  if (view.size(0) % kChunk != 0 || view.step(0) != 1) return false;
-  if (reinterpret_cast<uintptr_t>(view.data) % 16 != 0) return false;
-  for (int axis = 0; axis < view.rank - 1; ++axis) {
-    if (view.shape[axis] > 1 && view.stride[axis] % kChunk != 0) return false;
-  }
-  return true;
 }
 
 // Copies rows [0, kRows) to the tile at `to`: row r from `row_at(r)`, a pointer to its first
