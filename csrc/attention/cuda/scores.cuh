@@ -4,7 +4,10 @@
 // scale and intervals; kernels without the rest (kRich = false) pay nothing for it.
 #pragma once
 
+#include <cfloat>
+
 #include "../../base/philox.h"
+#include "rounded.cuh"
 #include "rows.cuh"
 
 namespace tegula {
@@ -21,6 +24,24 @@ template <class C>
 TEGULA_DEVICE C negative_infinity() {
   return -static_cast<C>(INFINITY);
 }
+
+// A finite number stays finite, as a bias of finfo.min has to; `rounded` is what became of it.
+template <class C>
+TEGULA_DEVICE C saturated(C rounded, bool was_infinite) {
+  const C largest = sizeof(C) == 4 ? static_cast<C>(FLT_MAX) : static_cast<C>(DBL_MAX);
+  return isinf(rounded) && !was_infinite ? copysign(largest, rounded) : rounded;
+}
+// Logarithms in units of log 2, and back.
+template <class C>
+TEGULA_DEVICE C in_log2(C natural) {
+  return saturated(rounded_product(natural, static_cast<C>(kLog2E)), isinf(natural));
+}
+template <class C>
+TEGULA_DEVICE C in_natural(C log2) {
+  const C largest = sizeof(C) == 4 ? static_cast<C>(FLT_MAX) : static_cast<C>(DBL_MAX);
+  return fabs(log2) == largest ? log2 : rounded_product(log2, static_cast<C>(kLn2));
+}
+
 TEGULA_DEVICE float hyperbolic_tangent(float x) { return tanhf(x); }
 TEGULA_DEVICE double hyperbolic_tangent(double x) { return tanh(x); }
 
@@ -42,24 +63,25 @@ class Scores {
   // The score of a pair that the intervals show, in units of log 2; -inf where the dense mask or
   // the bias hides it. `product` is q k^T.
   TEGULA_DEVICE C operator()(C product, int64_t row, int key) const {
-    if constexpr (!kRich) return product * scale_log2_;
+    if constexpr (!kRich) return rounded_product(product, scale_log2_);
     const int64_t head = unit_.head(row), query = unit_.query(row);
     if (a_.dense && !shown(head, query, key)) return negative_infinity<C>();
-    C score = product * scale_;
+    C score = rounded_product(product, scale_);
     if (a_.softcap > 0.0) {
       const C cap = static_cast<C>(a_.softcap);
-      score = cap * hyperbolic_tangent(score / cap);
+      score = rounded_product(cap, hyperbolic_tangent(score / cap));
     }
     if (a_.alibi != nullptr) {
       const int64_t distance = key - query - (a_.k_len - a_.q_len);
-      score += static_cast<C>(a_.alibi[head]) * static_cast<C>(distance);
+      const C slope = static_cast<C>(a_.alibi[head]);
+      score = rounded_sum(score, rounded_product(slope, static_cast<C>(distance)));
     }
     if (a_.bias) {
       const C bias = bias_of(head, query, key);
       if (bias == negative_infinity<C>()) return bias;
-      score += bias;
+      score = rounded_sum(score, bias);
     }
-    return score * static_cast<C>(kLog2E);
+    return in_log2(score);
   }
 
   // Whether the dense mask and the bias leave a pair visible.
@@ -68,6 +90,11 @@ class Scores {
     const int64_t head = unit_.head(row), query = unit_.query(row);
     if (a_.dense && !shown(head, query, key)) return false;
     return !a_.bias || bias_of(head, query, key) != negative_infinity<C>();
+  }
+
+  // The same of a pair whose score is known: a visible one may be -inf as well.
+  TEGULA_DEVICE bool shows(C score, int64_t row, int key) const {
+    return score != negative_infinity<C>() || shows(row, key);
   }
 
   // d score / d product, but for the scale: of softcap alone.
@@ -93,12 +120,19 @@ class Scores {
   }
   // The same of the keys `key`, which is even, and `key` + 1.
   TEGULA_DEVICE void kept_pair(int64_t row, int key, C (&factors)[2]) const {
-    factors[0] = factors[1] = C(1);
+    kept_run(row, key, factors);
+  }
+  // The same of kKeys keys from `key` on, a multiple of kKeys.
+  template <int kKeys>
+  TEGULA_DEVICE void kept_run(int64_t row, int key, C (&factors)[kKeys]) const {
+    static_assert(kKeys == 1 || kKeys == 2 || kKeys == 4);
+#pragma unroll
+    for (C& factor : factors) factor = C(1);
     if constexpr (kRich) {
       if (a_.dropout.active()) {
         const PhiloxWords words = words_of(row, key / 4);
-        factors[0] = kept_by(words, key % 4);
-        factors[1] = kept_by(words, key % 4 + 1);
+#pragma unroll
+        for (int i = 0; i < kKeys; ++i) factors[i] = kept_by(words, key % 4 + i);
       }
     }
   }
@@ -111,8 +145,13 @@ class Scores {
   }
   TEGULA_DEVICE C bias_of(int64_t head, int64_t query, int key) const {
     const View& bias = a_.bias;
-    return load_float<C>(
-        bias, bias_offset_ + head * bias.step(2) + query * bias.step(1) + key * bias.step(0));
+    const int64_t offset =
+        bias_offset_ + head * bias.step(2) + query * bias.step(1) + key * bias.step(0);
+    if (sizeof(C) == 4 && bias.dtype == DType::kFloat64) {
+      const double term = *bias.at<double>(offset);
+      return saturated(static_cast<C>(term), isinf(term));
+    }
+    return load_float<C>(bias, offset);
   }
   TEGULA_DEVICE PhiloxWords words_of(int64_t row, int quad) const {
     const int64_t lead = unit_.batch * a_.heads + unit_.head(row);
