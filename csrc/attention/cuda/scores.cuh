@@ -167,7 +167,7 @@ class Scores {
   }
 
   const AttentionArgs& a_;
-  const Unit& unit_;
+  const Unit unit_;  // a copy: registers, where a reference would keep its holder in memory
   C scale_, scale_log2_;
   int64_t bias_offset_ = 0;
   uint64_t seed_ = 0;
