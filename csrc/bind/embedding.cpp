@@ -1,61 +1,22 @@
-#include "../embedding/embedding.h"
-
 #include <algorithm>
 #include <cstring>
 
 #include "../base/parallel.h"
-#include "../embedding/embedding_backward.h"
-#include "arrays.h"
+#include "embedding_calls.h"
 #include "tensors.h"
 
 namespace tegula {
 namespace {
 
-// The options that need no array: Python has brought them to this form.
-py::object embed(py::handle ids, py::handle weight, int64_t padding_idx, bool zero_pads,
-                 py::object ignore_id, double scale, py::handle positions,
-                 py::handle position_table, bool sinusoidal, py::handle segments,
-                 py::handle segment_table, double dropout_p, uint64_t seed, py::object out,
-                 int threads) {
-  Arrays arrays;
-  EmbeddingArgs args;
-  args.ids = arrays.input(ids, "ids");
-  args.weight = arrays.input(weight, "weight");
-  args.positions = arrays.optional_input(positions, "positions");
-  args.position_table = arrays.optional_input(position_table, "position_table");
-  args.segments = arrays.optional_input(segments, "segments");
-  args.segment_table = arrays.optional_input(segment_table, "segment_table");
-  args.sinusoidal = sinusoidal;
-  args.zero_pads = zero_pads;
-  args.padding_idx = padding_idx;
-  args.has_ignored = !ignore_id.is_none();
-  if (args.has_ignored) args.ignored = py::cast<int64_t>(ignore_id);
-  args.scale = scale;
-  args.dropout = make_dropout(dropout_p, seed);
-  args.threads = threads;
-
-  if (args.weight.rank != 2) {
-    throw ValueError(message("weight must have shape (V, D), got ", shape_text(args.weight)));
+struct OnProcessor {
+  static Dropout dropout(Arrays&, double p, py::handle seed) {
+    return make_dropout(p, py::cast<uint64_t>(seed));
   }
-  if (!is_float(args.weight.dtype)) {
-    throw TypeError(message("weight must have a float dtype, got ", name_of(args.weight.dtype)));
+  static void embedding(const EmbeddingArgs& args, py::handle) {
+    GilRelease unlocked;
+    tegula::embedding(args);
   }
-  if (args.ids.rank >= kMaxRank) {
-    throw ValueError(message("ids may have at most ", kMaxRank - 1, " axes"));
-  }
-  std::vector<int64_t> shape(args.ids.shape, args.ids.shape + args.ids.rank);
-  shape.push_back(args.weight.shape[1]);
-  if (out.is_none()) {
-    Result fresh = new_result(weight, args.weight.dtype, shape);
-    args.out = fresh.view;
-    out = std::move(fresh.array);
-  } else {
-    args.out = arrays.output(out, "out", args.weight.dtype, shape);
-  }
-  GilRelease unlocked;
-  embedding(args);
-  return out;
-}
+};
 
 // An array of zeros. With few rows to be written to, its pages stay the system's, all zeros, until
 // somebody does; with many, memory of the pool is cleared sooner than pages are found. For a tensor
@@ -96,23 +57,6 @@ Result new_zeros(DType dtype, const std::vector<int64_t>& shape, int64_t rows_wr
   return result;
 }
 
-EmbeddingBackwardArgs backward_args(Arrays& arrays, py::handle grad, py::handle ids,
-                                    int64_t num_rows, int64_t padding_idx, py::object ignore_id,
-                                    double scale, double dropout_p, uint64_t seed, int threads) {
-  EmbeddingBackwardArgs args;
-  args.grad = arrays.input(grad, "grad");
-  args.ids = arrays.input(ids, "ids");
-  args.num_rows = num_rows;
-  args.padding_idx = padding_idx;
-  args.has_ignored = !ignore_id.is_none();
-  if (args.has_ignored) args.ignored = py::cast<int64_t>(ignore_id);
-  args.scale = scale;
-  args.dropout = make_dropout(dropout_p, seed);
-  args.threads = threads;
-  check_embedding_backward(args);
-  return args;
-}
-
 EmbeddingGroups grouped(const EmbeddingBackwardArgs& args) {
   GilRelease unlocked;
   return group_places(args);
@@ -120,11 +64,11 @@ EmbeddingGroups grouped(const EmbeddingBackwardArgs& args) {
 
 // Without `out`, a fresh array or tensor.
 py::object backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t padding_idx,
-                    py::object ignore_id, double scale, double dropout_p, uint64_t seed,
+                    py::object ignore_id, double scale, double dropout_p, py::handle seed,
                     py::object out, int threads) {
   Arrays arrays;
-  const EmbeddingBackwardArgs args = backward_args(arrays, grad, ids, num_rows, padding_idx,
-                                                   ignore_id, scale, dropout_p, seed, threads);
+  const EmbeddingBackwardArgs args = embedding_backward_args<OnProcessor>(
+      arrays, grad, ids, num_rows, padding_idx, ignore_id, scale, dropout_p, seed, threads);
   const bool fresh = out.is_none();
   View target;
   if (!fresh) target = arrays.output(out, "out", args.grad.dtype, {num_rows, args.grad.size(0)});
@@ -142,11 +86,11 @@ py::object backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t p
 
 // `new_rows`: makes the array of rows, given how many there are and their size; or None.
 py::object backward_sparse(py::handle grad, py::handle ids, int64_t num_rows, int64_t padding_idx,
-                           py::object ignore_id, double scale, double dropout_p, uint64_t seed,
+                           py::object ignore_id, double scale, double dropout_p, py::handle seed,
                            py::object new_rows, int threads) {
   Arrays arrays;
-  const EmbeddingBackwardArgs args = backward_args(arrays, grad, ids, num_rows, padding_idx,
-                                                   ignore_id, scale, dropout_p, seed, threads);
+  const EmbeddingBackwardArgs args = embedding_backward_args<OnProcessor>(
+      arrays, grad, ids, num_rows, padding_idx, ignore_id, scale, dropout_p, seed, threads);
   const EmbeddingGroups groups = grouped(args);
   py::array_t<int64_t> found(groups.rows);
   const std::vector<int64_t> shape{groups.rows, args.grad.size(0)};
@@ -164,11 +108,7 @@ py::object backward_sparse(py::handle grad, py::handle ids, int64_t num_rows, in
 }  // namespace
 
 void bind_embedding(py::module_& module) {
-  module.def("embedding", &embed, py::arg("ids"), py::arg("weight"), py::arg("padding_idx"),
-             py::arg("zero_pads"), py::arg("ignore_id"), py::arg("scale"), py::arg("positions"),
-             py::arg("position_table"), py::arg("sinusoidal"), py::arg("segments"),
-             py::arg("segment_table"), py::arg("dropout_p"), py::arg("seed"), py::arg("out"),
-             py::arg("threads"));
+  define_embedding<OnProcessor>(module);
   module.def("embedding_backward", &backward, py::arg("grad"), py::arg("ids"), py::arg("num_rows"),
              py::arg("padding_idx"), py::arg("ignore_id"), py::arg("scale"), py::arg("dropout_p"),
              py::arg("seed"), py::arg("out"), py::arg("threads"));

@@ -1,33 +1,15 @@
-#include "../mask/mask.h"
 
 #include <algorithm>
 #include <memory>
 
-#include "intervals.h"
+#include "mask_calls.h"
 
 namespace tegula {
 namespace {
 
-void check_rank(const View& view, const char* name) {
-  if (view.rank != 4) throw ValueError(message(name, " must have 4 axes, got ", shape_text(view)));
-}
-
 void fill(py::handle out, py::handle lo, py::handle hi, py::handle dense, int threads) {
   Arrays arrays;
-  const View given = look_at(out, "out");
-  const DType dtype = given.dtype;
-  if (dtype != DType::kBool && !is_float(dtype)) {
-    throw TypeError(message("out must be bool or a float type, got ", name_of(dtype)));
-  }
-  check_rank(given, "out");
-  MaskFillArgs args;
-  IntervalViews rows(arrays.input(lo, "lo"), arrays.input(hi, "hi"));
-  rows.spread_over(given);
-  args.lo = rows.lo, args.hi = rows.hi, args.gap_lo = rows.gap_lo, args.gap_hi = rows.gap_hi;
-  if (!dense.is_none()) {
-    args.dense = spread(arrays.input(dense, "dense"), "dense", DType::kBool, 4, given);
-  }
-  args.out = arrays.output(out, "out", dtype, {given.shape, given.shape + 4});
+  const MaskFillArgs args = mask_fill_args(arrays, out, lo, hi, dense);
   GilRelease release;
   mask_fill(args, threads);
 }

@@ -1,8 +1,4 @@
-#include "../positional_encoding/positional_encoding.h"
-
-#include <cmath>
-
-#include "arrays.h"
+#include "positional_encoding_calls.h"
 
 namespace tegula {
 namespace {
@@ -11,24 +7,9 @@ namespace {
 py::object encode(py::handle positions, int64_t dim, double base, bool split, bool inclusive,
                   py::handle dtype, py::object out, int threads) {
   Arrays arrays;
-  PositionalEncodingArgs args;
-  args.positions = arrays.input(positions, "positions");
-  if (args.positions.dtype == DType::kBool) {
-    throw TypeError("positions must have an integer or float dtype, got bool");
-  }
-  if (dim < 0) throw ValueError(message("dim must be at least 0, got ", dim));
-  if (!(base > 0.0) || !std::isfinite(base)) {
-    throw ValueError(message("base must be a positive finite number, got ", base));
-  }
-  if (args.positions.rank >= kMaxRank) {
-    throw ValueError(message("positions may have at most ", kMaxRank - 1, " axes"));
-  }
-  args.base = base;
-  args.layout = split ? PositionLayout::kSplit : PositionLayout::kInterleaved;
-  args.spacing = inclusive ? PositionSpacing::kInclusive : PositionSpacing::kPaper;
-
-  std::vector<int64_t> shape(args.positions.shape, args.positions.shape + args.positions.rank);
-  shape.push_back(dim);
+  PositionalEncodingArgs args =
+      positional_encoding_args(arrays, positions, dim, base, split, inclusive);
+  const std::vector<int64_t> shape = encoding_shape(args.positions, dim);
   const py::object like =
       dtype.is_none() ? out
                       : py::array(py::dtype::from_args(py::reinterpret_borrow<py::object>(dtype)),
