@@ -7,6 +7,7 @@
 #include <cfloat>
 
 #include "../../base/philox.h"
+#include "rich.h"
 #include "rounded.cuh"
 #include "rows.cuh"
 
@@ -14,11 +15,6 @@ namespace tegula {
 
 inline constexpr double kLog2E = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
-
-// Whether a call needs the kernels that know all options.
-TEGULA_INLINE bool is_rich(const AttentionArgs& a) {
-  return a.softcap > 0.0 || a.alibi != nullptr || a.bias || a.dense || a.dropout.active();
-}
 
 template <class C>
 TEGULA_DEVICE C negative_infinity() {
