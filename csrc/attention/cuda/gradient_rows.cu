@@ -97,7 +97,7 @@ TEGULA_DEVICE void gradient_rows(const GradientRowsParams& p) {
   if (first_row + lane < unit.rows) {
     const C lse = number_of(p.a.lse, first_row + lane);
     if (lse != negative_infinity<C>()) {
-      shift = static_cast<C>(lse * kLog2E);
+      shift = in_log2(lse);
       seen = seen_by(p.a, unit, first_row + lane);
     }
   }
