@@ -6,7 +6,7 @@ torch has; it is imported when it is first asked for.
 
 from typing import Any
 
-from . import masks
+from . import cuda, masks
 from ._version import __version__
 from .attention import attention, merge_attention
 from .attention_backward import attention_backward
@@ -22,6 +22,7 @@ __all__ = [
     "attention",
     "attention_backward",
     "config",
+    "cuda",
     "dropout_mask",
     "embedding",
     "embedding_backward",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
+from . import _core, cuda
 from ._version import __version__
 
 
@@ -153,11 +153,20 @@ def config() -> dict[str, Any]:
         },
         "threads": get_num_threads(),
         "cache": dict(zip(("limit", "kept", "in_use"), _core.cache_state(), strict=True)),
-        "cuda": {"built": False, "visible": False},
+        "cuda": _cuda_config(),
         "python": sys.version.split()[0],
         "numpy": np.__version__,
         "torch": None if torch is None else torch.__version__,
     }
+
+
+def _cuda_config() -> dict[str, Any]:
+    found: dict[str, Any] = {"built": cuda.is_built(), "visible": cuda.is_available()}
+    if found["visible"]:
+        found["devices"] = [device["name"] for device in cuda.devices()]
+    elif found["built"]:
+        found["reason"] = cuda.unavailable_reason()
+    return found
 
 
 def show_config() -> None:

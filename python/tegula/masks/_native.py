@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
+from .. import _core, cuda
 from ._inputs import is_tensor
 
 
@@ -28,7 +28,8 @@ def scan(array: Any) -> tuple[Any, Any, bool]:
 
 def fill(out: Any, lo: Any, hi: Any, dense: Any) -> None:
     """Write a lowered mask into (Lq, Lk) or (B, H, Lq, Lk), arrays or tensors: bool, or floats 0 and -inf."""
-    _core.mask_fill(out[None, None] if out.ndim == 2 else out, lo, hi, dense)
+    module = cuda.native_for(out.device.type) if is_tensor(out) else _core
+    module.mask_fill(out[None, None] if out.ndim == 2 else out, lo, hi, dense)
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -16,11 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import _core
+from .. import _core, cuda
 from . import _native
+from ._combined import Combined
 from ._dense import Dense, check_is_bool
 from ._documents import Inside, Places
 from ._inputs import borders_of, length_of, no_mask
+from ._kinds import Aligned, Full
 from ._mask import Mask
 from ._padding import positions as positions_of_arrays
 from ._runs import hull, visible
@@ -207,10 +209,23 @@ def lower(mask: Mask, batch: int, heads: int, q_len: int, k_len: int, device: to
         return last[1]
     # Not as tensors of inference mode: autograd may have to save them later.
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else NOTHING, outside():
-        lowered = tuple(None if x is None else handed(x, device) for x in mask._lower(batch, heads, q_len, k_len))
+        if device.type == "cuda" and _of_numbers(mask):  # made there: nothing is copied, nor waited for
+            lowered = mask._fitted(Torch(device), batch, heads, q_len, k_len)
+        else:
+            lowered = tuple(None if x is None else handed(x, device) for x in mask._lower(batch, heads, q_len, k_len))
     if not torch._C._len_torch_dispatch_stack():  # a mode may put its own tensors in place of these
         object.__setattr__(mask, "_last_torch", (key, lowered))
     return lowered
+
+
+def _of_numbers(mask: Mask) -> bool:
+    """Whether a mask holds no arrays."""
+    if isinstance(mask, Combined):
+        return all(map(_of_numbers, mask._parts))
+    if not isinstance(mask, (Aligned, Full)):
+        return False
+    names = (name for kind in type(mask).__mro__ for name in getattr(kind, "__slots__", ()) if name[:5] != "_last")
+    return not any(isinstance(getattr(mask, name), np.ndarray) for name in names)
 
 
 def lower_bools(bools: Tensor, batch: int, heads: int, q_len: int, k_len: int) -> Any:
@@ -235,6 +250,10 @@ def handed(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
 def scan(array: Tensor) -> tuple[Tensor, Tensor, bool]:
     """See `_native.scan`. How many runs the rows have cannot be told."""
     k_len = array.shape[-1]
+    if array.is_cuda and cuda.is_built() and not traced():
+        lo, hi = (torch.empty(array.shape[:-1], dtype=torch.int32, device=array.device) for _ in range(2))
+        cuda.native().mask_scan(array, lo, hi)
+        return lo, hi, True
     if k_len == 0:
         none = torch.zeros(array.shape[:-1], dtype=torch.int32, device=array.device)
         return none, none, True
@@ -292,12 +311,18 @@ def runs(mask: Mask, q_len: int, k_len: int) -> tuple[Tensor, Tensor]:
     return (lo[None], hi[None]) if lo.ndim == 3 else (lo, hi)
 
 
+def _fillable(mask: Mask) -> bool:
+    """Whether kernels may write the mask out now, where its tensors are."""
+    here = mask._readable or (mask._device.type == "cuda" and cuda.is_built())
+    return bool(here and not traced() and not _in_transform())
+
+
 def dense(mask: Mask, q_len: int, k_len: int) -> Tensor:
     q_len, k_len = lengths(q_len, k_len)
     lo, hi, pairs = lower(mask, mask._batch, mask._heads, q_len, k_len, mask._device)
-    if mask._readable and not traced():
+    if _fillable(mask):
         with outside():
-            out = torch.empty(mask._shape(q_len, k_len), dtype=torch.bool)
+            out = torch.empty(mask._shape(q_len, k_len), dtype=torch.bool, device=mask._device)
             _native.fill(out, lo, hi, pairs)
         return out
     shown = visible(Torch(mask._device), lo, hi, k_len)
@@ -311,10 +336,10 @@ def additive(mask: Mask, q_len: int, k_len: int, dtype: Any) -> Tensor:
     found = FLOATS.get(dtype, dtype)
     if found not in FLOATS.values():
         raise TypeError(f"dtype must be float64, float32, float16 or bfloat16, got {dtype}")
-    if mask._readable and not traced():
+    if _fillable(mask):
         q_len, k_len = lengths(q_len, k_len)
         with outside():
-            out = torch.empty(mask._shape(q_len, k_len), dtype=found)
+            out = torch.empty(mask._shape(q_len, k_len), dtype=found, device=mask._device)
             _native.fill(out, *lower(mask, mask._batch, mask._heads, q_len, k_len, mask._device))
         return out
     shown = dense(mask, q_len, k_len)

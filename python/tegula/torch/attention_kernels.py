@@ -1,4 +1,4 @@
-"""What attention's operators run on the processor: the native module's kernels, on tensors and lowered options.
+"""What attention's operators run: the native modules' kernels, on tensors and lowered options.
 
 Arguments are those of the operators, in their order; see `attention_ops`. Nothing here knows of autograd.
 """
@@ -10,14 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _core
 from .attention_checks import check_options, sizes
 from .attention_dense import sink_dtype
 from .attention_options import BIAS, DEFAULTS, SINKS
 from .dropout import seed_number
-
-_attention: Any = _core.attention
-_attention_backward: Any = _core.attention_backward
+from .library import native
 
 
 def attention_forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
@@ -40,7 +37,7 @@ def native_attention(
 ) -> Any:
     """Attention's results, in the tensors given for them; None and True ask for fresh ones, False for none."""
     lowered, threads = native_options(q, k, *options) if options else NO_OPTIONS
-    return _attention(
+    return native(q).attention(
         q, k, v, out, *lowered, "bhld", lse, weights, threads or -torch.get_num_threads(),
     )  # fmt: skip
 
@@ -64,17 +61,17 @@ def native_options(
     threads: int = 0,
 ) -> tuple[tuple[Any, ...], int]:
     """The options as the native module takes them, and threads."""
-    number = 0
+    number: Any = 0
     if seed is not None or softcap != 0.0 or dropout_p != 0.0:
         check_options(seed, softcap, dropout_p)
-        number = seed_number(seed)
+        number = seed_number(seed, q)
     if bias is not None:
         _, heads, q_len, k_len = sizes(q, k)
         bias = _expand(bias, (*tuple(q.shape)[:-3], heads, q_len, k_len))
     if alibi is not None:
-        alibi = alibi.double()
+        alibi = alibi.double().contiguous()
     if sinks is not None:
-        sinks = sinks.double()
+        sinks = sinks.double().contiguous()
     return (lo, hi, dense, bias, alibi, sinks, scale, softcap, dropout_p, number), threads
 
 
@@ -116,7 +113,7 @@ def native_backward(
         bias = options[BIAS]
         dbias = bias.new_zeros(bias.shape)
         wide_dbias = dbias.expand(lowered[BIAS].shape)
-    dq, dk, dv, sums = _attention_backward(
+    dq, dk, dv, sums = native(q).attention_backward(
         grad_out, q, k, v, out, lse, *lowered, "bhld", *into, wide_dbias, grad_lse,
         threads or -torch.get_num_threads(),
     )  # fmt: skip

@@ -31,7 +31,7 @@ from .attention_dense import sink_dtype
 from .attention_options import BIAS, DEFAULTS, SINKS
 from .attention_vmap import attention_vmap, backward_vmap
 from .dropout import seed_number
-from .library import define
+from .library import define, native
 
 _OPTIONS = (
     "Tensor? lo=None, Tensor? hi=None, Tensor? dense=None, Tensor? bias=None, Tensor? alibi=None, "
@@ -119,7 +119,11 @@ def _fake_backward(
 def _dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:
     check_options(seed, 0.0, dropout_p)
     shape = (batch, heads, q_len, k_len)
-    return torch.from_numpy(_core.dropout_mask(seed_number(seed), dropout_p, shape, -torch.get_num_threads()))
+    if seed.is_cuda:
+        kept = seed.new_empty(shape, dtype=torch.bool)
+        native(seed).dropout_mask(kept, seed, dropout_p)
+        return kept
+    return torch.from_numpy(_core.dropout_mask(seed_number(seed, seed), dropout_p, shape, -torch.get_num_threads()))
 
 
 def _fake_dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, q_len: int, k_len: int) -> Tensor:

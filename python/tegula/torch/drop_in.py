@@ -12,6 +12,7 @@ from ..masks import Mask, causal, dense
 from ..masks._documents import Packed
 from ..masks._torch import Torch
 from .attention_checks import dtype_name, shape_text
+from .dropout import drawn_seed
 from .functional import attention
 from .library import check_plain
 
@@ -100,7 +101,14 @@ def scaled_dot_product_attention(
     if is_causal:
         mask = TOP_LEFT if visible is None else TOP_LEFT & dense(visible)
     result: Tensor = attention(
-        query, key, value, mask=mask, bias=bias, scale=scale, dropout_p=dropout_p, seed=drawn_seed(dropout_p)
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        dropout_p=dropout_p,
+        seed=drawn_seed(dropout_p, query.device),
     )
     return result
 
@@ -109,14 +117,6 @@ def check_tensor(value: Any, name: str) -> None:
     if not isinstance(value, Tensor):
         kind = type(value)
         raise TypeError(f"{name} must be a torch tensor, got {kind.__module__}.{kind.__qualname__}")
-
-
-def drawn_seed(dropout_p: Any) -> Tensor | None:
-    """A seed from torch's generator, where there is something to drop. A call that fails draws none."""
-    if isinstance(dropout_p, (int, float)) and dropout_p == 0.0:
-        return None
-    checks.dropout(dropout_p, 0)
-    return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64)
 
 
 def broadcast(
@@ -328,7 +328,7 @@ def varlen_attention(
         softcap=None if isinstance(softcap, (int, float)) and softcap == 0.0 else softcap,
         alibi=alibi,
         dropout_p=dropout_p,
-        seed=drawn_seed(dropout_p),
+        seed=drawn_seed(dropout_p, q.device),
         layout="lhd",
         return_lse=return_lse,
     )

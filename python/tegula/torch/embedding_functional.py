@@ -21,7 +21,7 @@ from .embedding_autograd import backward_call, embedding_call, record_embedding
 from .embedding_checks import check_gradient, check_positions
 from .embedding_ops import refuse_derivative
 from .embedding_vmap import DEFAULTS
-from .library import direct, wrote_into
+from .library import direct, native, wrote_into
 from .results import empty
 
 
@@ -53,7 +53,7 @@ def embedding(
     ids : integers, (..., L)
         Of any integer type, as a tensor, a list or an int.
     weight : Tensor, (V, D)
-        float64, float32, float16 or bfloat16, on the CPU; any strides.
+        float64, float32, float16 or bfloat16, any strides.
     padding_idx : int, optional
         The id of padding, in [-V, V); it gets no gradient.
     pad_output : {"row", "zero"}
@@ -179,7 +179,7 @@ def _lower(
     for name, rows in (("position_table", table), ("segment_table", segment_table)):
         if rows is not None:
             _tensor(rows, name)
-    probability, number = lower_dropout(dropout_p, seed)
+    probability, number = lower_dropout(dropout_p, seed, weight.device)
     return (
         checked_padding_idx(padding_idx, weight.shape[0]),
         checks.choice(pad_output, "pad_output", ("row", "zero")) == "zero",
@@ -253,7 +253,7 @@ def embedding_backward(
     """
     _tensor(grad, "grad")
     ids = _integers(ids, "ids", grad)
-    probability, number = lower_dropout(dropout_p, seed)
+    probability, number = lower_dropout(dropout_p, seed, grad.device)
     checks.choice(pad_output, "pad_output", ("row", "zero"))
     rows = checks.size(num_rows, "num_rows")
     options = (
@@ -264,18 +264,19 @@ def embedding_backward(
     if not checks.flag(sparse, "sparse") and out is None:
         return backward_call(grad, ids, rows, *options, number, probability)
     threads = -torch.get_num_threads()
+    arguments = grad, ids, rows, *options, probability, seed_number(number, grad)
     if out is None:
         _without_gradient("sparse=True", grad)
-        found, values = _core.embedding_backward_sparse(
-            grad, ids, rows, *options, probability, seed_number(number), lambda n, d: empty(grad, (n, d)), threads
-        )
+        if grad.is_cuda:
+            return native(grad).embedding_backward_sparse(*arguments, threads)
+        found, values = _core.embedding_backward_sparse(*arguments, lambda n, d: empty(grad, (n, d)), threads)
         return torch.from_numpy(found), values
     if sparse:
         raise ValueError("out cannot be given with sparse=True, whose number of rows depends on the ids")
     _tensor(out, "out")
     _without_gradient("out=", grad, out)
     check_gradient(grad, ids, rows, number)
-    _core.embedding_backward(grad, ids, rows, *options, probability, seed_number(number), out, threads)
+    native(grad).embedding_backward(*arguments, out, threads)
     wrote_into(out)
     return out
 
@@ -350,7 +351,9 @@ def positional_encoding(
     if out.dtype != found:
         raise TypeError(f"out must have dtype {str(found).removeprefix('torch.')}, got {out.dtype}")
     _without_gradient("out=", out)
-    _core.positional_encoding(positions, size, number, split, inclusive, None, out, -torch.get_num_threads())
+    native(positions).positional_encoding(
+        positions, size, number, split, inclusive, None, out, -torch.get_num_threads()
+    )
     wrote_into(out)
     return out
 

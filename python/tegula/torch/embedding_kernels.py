@@ -1,13 +1,13 @@
-"""What the embedding's operators run on the processor; arguments as theirs, see `embedding_ops`."""
+"""What the embedding's operators run; arguments as theirs, see `embedding_ops`."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from .. import _core
 from .dropout import seed_number
 from .embedding_checks import check_gradient
+from .library import native
 
 
 def embedding(
@@ -27,9 +27,9 @@ def embedding(
     dropout_p: float = 0.0,
 ) -> Tensor:
     """The embedding, in `out` where that is given."""
-    result: Tensor = _core.embedding(
+    result: Tensor = native(weight).embedding(
         ids, weight, padding_idx, zero_pads, ignore_id, scale, positions, position_table, sinusoidal, segments,
-        segment_table, dropout_p, seed_number(seed), out, -torch.get_num_threads(),
+        segment_table, dropout_p, seed_number(seed, weight), out, -torch.get_num_threads(),
     )  # fmt: skip
     return result
 
@@ -45,7 +45,9 @@ def embedding_backward(
     dropout_p: float = 0.0,
 ) -> Tensor:
     check_gradient(grad, ids, num_rows, seed)
-    dtable: Tensor = _core.embedding_backward(
-        grad, ids, num_rows, padding_idx, ignore_id, scale, dropout_p, seed_number(seed), None, -torch.get_num_threads()
+    numbers = padding_idx, ignore_id, scale, dropout_p, seed_number(seed, grad)
+    out = grad.new_zeros((num_rows, grad.shape[-1])) if grad.is_cuda else None  # a GPU's adds to what is there
+    dtable: Tensor = native(grad).embedding_backward(
+        grad, ids, num_rows, *numbers, out, -torch.get_num_threads()
     )
-    return dtable
+    return dtable if out is None else out

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _core
 from . import embedding_kernels as kernels
 from .attention_autograd import refuse_gradient
 from .embedding_autograd import (
@@ -29,7 +28,7 @@ from .embedding_autograd import (
 )
 from .embedding_checks import check_embedding, check_gradient, check_positions
 from .embedding_vmap import DEFAULTS, backward_vmap, embedding_vmap
-from .library import define
+from .library import define, native
 from .results import empty
 
 _ARGUMENTS = (
@@ -84,7 +83,7 @@ def _positional_encoding(
     positions: Tensor, dim: int, base: float, split: bool, inclusive: bool, dtype: torch.dtype
 ) -> Tensor:
     out = empty(positions.new_empty(0, dtype=dtype), (*positions.shape, dim))
-    _core.positional_encoding(positions, dim, base, split, inclusive, None, out, -torch.get_num_threads())
+    native(positions).positional_encoding(positions, dim, base, split, inclusive, None, out, -torch.get_num_threads())
     return out
 
 

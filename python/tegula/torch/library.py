@@ -1,6 +1,6 @@
 """The operators' library: `torch.ops.tegula.*`, and what all operators are registered with.
 
-Operators are plain `torch.library.Library` registrations: a schema, a kernel for the processor, a fake
+Operators are plain `torch.library.Library` registrations: a schema, a kernel for the processor and GPUs, a fake
 kernel that gives shapes, dtypes and strides, and kernels for the keys of autograd and autocast. They
 take tensors and numbers only. Masks, layouts and polite checks stay in front of them.
 """
@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .. import _core, cuda
+
 LIBRARY = torch.library.Library("tegula", "DEF")
 
 # Results have the order of q's axes in memory: a compiler may not choose it.
@@ -21,8 +23,8 @@ _TAGS = (
     getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order),
 )
 
-# Tensors that no kernel reads. CUDA is among them until there is a build with it.
-_REFUSED = ("CUDA", "SparseCPU", "SparseCsrCPU", "MkldnnCPU", "QuantizedCPU", "NestedTensorCPU", "NestedTensorCUDA")
+# Tensors that no kernel reads.
+_REFUSED = ("SparseCPU", "SparseCsrCPU", "MkldnnCPU", "QuantizedCPU", "NestedTensorCPU", "NestedTensorCUDA")
 
 
 def define(
@@ -42,7 +44,8 @@ def define(
     places of the arguments that autocast casts.
     """
     LIBRARY.define(name + schema, tags=_TAGS)
-    LIBRARY.impl(name, kernel, "CPU")
+    for device in ("CPU", "CUDA"):
+        LIBRARY.impl(name, kernel, device)
     packet, _, overload = name.partition(".")
     op = getattr(getattr(torch.ops.tegula, packet), overload or "default")
     names = [argument.name for argument in op._schema.arguments]
@@ -100,15 +103,15 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 _jit_state = torch._C._get_tracing_state
 _profiled = torch._C._autograd._profiler_enabled
 _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-_AUTOCAST = torch._C.DispatchKey.AutocastCPU
+_AUTOCAST, _AUTOCAST_CUDA = torch._C.DispatchKey.AutocastCPU, torch._C.DispatchKey.AutocastCUDA
 _forward_ad = torch.autograd.forward_ad
 
 
 def direct(*tensors: torch.Tensor | None) -> bool:
     """Whether torch's dispatcher would do nothing with these tensors but autograd, and call the kernel.
 
-    Its way costs more than a small kernel takes. Without it, tensors that are not plain memory of the
-    processor reach the native module, whose NotPlainError says that they have to go its way all the same.
+    Its way costs more than a small kernel takes. Without it, tensors that are not plain memory reach the
+    native module, whose NotPlainError says that they have to go its way all the same.
     """
     return not (
         _is_compiling()  # first: what follows cannot be compiled
@@ -117,10 +120,15 @@ def direct(*tensors: torch.Tensor | None) -> bool:
         or _in_function_mode()
         or _dispatch_modes()
         or _profiled()
-        or not _excluded(_AUTOCAST)
+        or not _excluded(_AUTOCAST_CUDA if tensors and tensors[0].is_cuda else _AUTOCAST)
         or _jit_state() is not None
         or _forward_ad._current_level >= 0
     )
+
+
+def native(x: torch.Tensor) -> Any:
+    """The native module that computes with `x`: that of the processor, or of GPUs."""
+    return cuda.native() or _core if x.is_cuda else _core
 
 
 def wrote_into(*tensors: torch.Tensor) -> None:
@@ -132,17 +140,18 @@ def wrote_into(*tensors: torch.Tensor) -> None:
 
 
 def refuse(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """TypeError that names the first tensor that is not plain memory of the processor."""
+    """TypeError that names the first tensor that no kernel reads."""
     for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
         if isinstance(value, torch.Tensor):
             check_plain(value, name)
 
 
 def check_plain(x: torch.Tensor, name: str) -> None:
-    """TypeError unless `x` is strided, on the processor, and neither nested nor quantized."""
-    if x.is_cpu and x.layout is torch.strided and not x.is_nested and not x.is_quantized:
+    """TypeError unless `x` is strided, where there are kernels, and neither nested nor quantized."""
+    here = x.is_cpu or (x.is_cuda and cuda.is_built())
+    if here and x.layout is torch.strided and not x.is_nested and not x.is_quantized:
         return
-    if x.device.type not in ("cpu", "meta"):
+    if not here and x.device.type != "meta":
         reason = ": this is no CUDA build of tegula" if x.device.type == "cuda" else ""
         raise TypeError(f"{name} is on device '{x.device}', expected 'cpu'{reason}")
     kind = type(x).__name__

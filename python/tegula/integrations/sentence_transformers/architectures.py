@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...masks import documents
-from ...torch.drop_in import drawn_seed
+from ...torch.dropout import drawn_seed
 from ...torch.functional import attention
 from ..transformers import MaskTensor
 
@@ -97,7 +97,7 @@ def run_mpnet(model: Any, row: Row) -> Tensor:
             # (T, H, D/H) -> (count, H, length, D/H), a view
             q, k, v = (part[begin:end].unflatten(0, (count, length)).transpose(1, 2) for part in qkv)
             near = bias[:, :, :length, :length]
-            out = attention(q, k, v, bias=near, dropout_p=dropout_p, seed=drawn_seed(dropout_p))
+            out = attention(q, k, v, bias=near, dropout_p=dropout_p, seed=drawn_seed(dropout_p, q.device))
             attended.append(out.transpose(1, 2).flatten(2).flatten(0, 1))
             begin = end
         middle = outer.LayerNorm(outer.dropout(inner.o(torch.cat(attended)[None])) + x)

@@ -15,7 +15,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from ...masks import Mask, documents
 from ...masks._rows import Intervals
 from ...masks._torch import as_mask, traced
-from ...torch.drop_in import TOP_LEFT, broadcast, drawn_seed, per_batch
+from ...torch.drop_in import TOP_LEFT, broadcast, per_batch
+from ...torch.dropout import drawn_seed
 from ...torch.functional import attention
 from .mask_tensor import MaskTensor
 from .warnings import warn_once
@@ -102,7 +103,7 @@ def tegula_attention(
     mask, bias = mask_and_bias(module, query, key, attention_mask, is_causal, position_bias)
     mask = inside_documents(mask, options)
     call: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scaling, "softcap": softcap, "sinks": s_aux}
-    draw: dict[str, Any] = {"dropout_p": dropout, "seed": drawn_seed(dropout)} if dropout else {}
+    draw: dict[str, Any] = {"dropout_p": dropout, "seed": drawn_seed(dropout, query.device)} if dropout else {}
     if sinks is None:
         out = attention(query, key, value, **call, **draw)
     else:

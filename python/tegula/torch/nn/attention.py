@@ -12,7 +12,7 @@ from torch import Tensor
 from ... import checks
 from ...masks import Mask, causal, window
 from ..attention_options import refuse_kind
-from ..drop_in import drawn_seed
+from ..dropout import drawn_seed
 from ..functional import attention
 from .cache import KVCache
 from .masking import Masking, Scores, ours, readable, real_keys
@@ -207,7 +207,9 @@ class MultiHeadAttention(Projections):
         if bias is not None:
             masking.add(bias)
         dropout_p = self.dropout if self.training else 0.0
-        out = attention(q, k, v, mask=masking.mask, bias=masking.bias, dropout_p=dropout_p, seed=drawn_seed(dropout_p))
+        out = attention(
+            q, k, v, mask=masking.mask, bias=masking.bias, dropout_p=dropout_p, seed=drawn_seed(dropout_p, q.device)
+        )
         if cache is not None:
             cache.advance(q_len)  # nothing failed
         result = self.out_proj(self._rows(out))

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ... import checks
 from ..attention_ops import dropout_mask
-from ..drop_in import drawn_seed
+from ..dropout import drawn_seed
 
 
 class Dropout(nn.Dropout):
@@ -43,7 +43,7 @@ class Dropout(nn.Dropout):
         if not self.training or self.p == 0.0 or input.numel() == 0:
             return input
         columns = input.shape[-1] if input.dim() else 1
-        kept = dropout_mask(drawn_seed(self.p), self.p, 1, 1, input.numel() // columns, columns)
+        kept = dropout_mask(drawn_seed(self.p, input.device), self.p, 1, 1, input.numel() // columns, columns)
         scale = 1.0 / (1.0 - self.p) if self.p < 1.0 else 0.0
         result: Tensor = input * kept.view(input.shape).to(input.device, input.dtype).mul_(scale)
         return result

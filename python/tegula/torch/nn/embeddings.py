@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import checks
-from ..drop_in import drawn_seed
+from ..dropout import drawn_seed
 from ..embedding_functional import embedding
 from .dropout import Dropout
 from .positions import ForgetsTables, PositionalEncoding, SinusoidalPositions
@@ -256,7 +256,7 @@ def embedded(
         positions=positions,
         position_table="sinusoidal",
         dropout_p=dropout_p,
-        seed=drawn_seed(dropout_p),
+        seed=drawn_seed(dropout_p, table.weight.device),
     )
     return result
 
