@@ -135,6 +135,12 @@ def attention(
             threads=threads,
             out=out,
         )
+    if not isinstance(q, np.ndarray) and checks.is_device_array(q):
+        return checks.array_functions().attention(
+            q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, alibi=alibi, sinks=sinks,
+            dropout_p=dropout_p, seed=seed, layout=layout, return_lse=return_lse, return_weights=return_weights,
+            out=out,
+        )  # fmt: skip
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be 'bhld', 'blhd' or 'lhd', got {layout!r}")
     lo = hi = dense = None

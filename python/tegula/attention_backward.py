@@ -120,6 +120,12 @@ def attention_backward(
             grads=grads,
         )
         return gradients
+    if not isinstance(grad_out, np.ndarray) and checks.is_device_array(grad_out):
+        found_there: tuple[Array, ...] = checks.array_functions().attention_backward(
+            grad_out, q, k, v, out, lse, mask=mask, bias=bias, scale=scale, softcap=softcap, alibi=alibi,
+            sinks=sinks, dropout_p=dropout_p, seed=seed, layout=layout, grad_lse=grad_lse, grads=grads,
+        )  # fmt: skip
+        return found_there
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be 'bhld', 'blhd' or 'lhd', got {layout!r}")
     lo = hi = dense = spread = dbias = spread_dbias = None

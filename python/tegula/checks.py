@@ -15,6 +15,24 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+_CUDA, _MANAGED = 2, 13  # DLPack's numbers for kinds of devices
+
+
+def is_device_array(value: Any) -> bool:
+    """Whether `value` is an array on a GPU, of another library than torch."""
+    if isinstance(value, np.ndarray) or not hasattr(type(value), "__dlpack_device__") or is_tensor(value):
+        return False
+    kind, _ = value.__dlpack_device__()
+    return int(kind) in (_CUDA, _MANAGED)
+
+
+def array_functions() -> Any:
+    """The module `tegula.device_arrays`, imported when the first such array comes."""
+    from . import device_arrays
+
+    return device_arrays
+
+
 _tensor_functions: Any = None
 
 

@@ -109,6 +109,12 @@ def embedding(
             positions=positions, position_table=position_table, segments=segments, segment_table=segment_table,
             dropout_p=dropout_p, seed=seed, out=out,
         )  # fmt: skip
+    if checks.is_device_array(weight) or checks.is_device_array(ids):
+        return checks.array_functions().embedding(
+            ids, weight, padding_idx=padding_idx, pad_output=pad_output, ignore_id=ignore_id, scale=scale,
+            positions=positions, position_table=position_table, segments=segments, segment_table=segment_table,
+            dropout_p=dropout_p, seed=seed, out=out,
+        )  # fmt: skip
     ids = checks.integers(ids, "ids")
     if not isinstance(weight, np.ndarray):
         raise TypeError(f"weight must be a NumPy array, got {checks.kind(weight)}")

@@ -103,6 +103,11 @@ def embedding_backward(
             grad, ids, num_rows, padding_idx=padding_idx, pad_output=pad_output, ignore_id=ignore_id, scale=scale,
             dropout_p=dropout_p, seed=seed, out=out, sparse=sparse,
         )  # fmt: skip
+    if checks.is_device_array(grad):
+        return checks.array_functions().embedding_backward(
+            grad, ids, num_rows, padding_idx=padding_idx, pad_output=pad_output, ignore_id=ignore_id, scale=scale,
+            dropout_p=dropout_p, seed=seed, out=out, sparse=sparse,
+        )  # fmt: skip
     if not isinstance(grad, np.ndarray):
         raise TypeError(f"grad must be a NumPy array, got {checks.kind(grad)}")
     ids = checks.integers(ids, "ids")

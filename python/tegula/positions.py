@@ -82,8 +82,7 @@ def positional_encoding(
         return checks.tensor_functions().positional_encoding(
             positions, dim, base=base, layout=layout, spacing=spacing, dtype=dtype, out=out
         )
-    return _core.positional_encoding(
-        _positions(positions),
+    options = (
         checked_dim(dim),
         checked_base(base),
         checks.choice(layout, "layout", ("interleaved", "split")) == "split",
@@ -91,6 +90,9 @@ def positional_encoding(
         checks.float_dtype(dtype),
         out,
     )
+    if checks.is_device_array(positions):
+        return checks.array_functions().positional_encoding(positions, *options)
+    return _core.positional_encoding(_positions(positions), *options)
 
 
 def _positions(positions: Any) -> np.ndarray:

@@ -47,7 +47,5 @@ def embedding_backward(
     check_gradient(grad, ids, num_rows, seed)
     numbers = padding_idx, ignore_id, scale, dropout_p, seed_number(seed, grad)
     out = grad.new_zeros((num_rows, grad.shape[-1])) if grad.is_cuda else None  # a GPU's adds to what is there
-    dtable: Tensor = native(grad).embedding_backward(
-        grad, ids, num_rows, *numbers, out, -torch.get_num_threads()
-    )
+    dtable: Tensor = native(grad).embedding_backward(grad, ids, num_rows, *numbers, out, -torch.get_num_threads())
     return dtable if out is None else out
