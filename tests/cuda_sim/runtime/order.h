@@ -1,0 +1,17 @@
+// The order of memory accesses: what a warp does after a tick of its clock is later than what it
+// did before, and what it joins is seen by all that follows.
+#pragma once
+
+#include "state.h"
+
+namespace cusim {
+
+void tick(Warp& warp);
+void join(Warp& warp, const uint32_t* clocks);
+
+// Of a block.
+void begin_clocks();
+void begin_barriers();
+void thread_exited();  // barriers may have waited for it only
+
+}  // namespace cusim

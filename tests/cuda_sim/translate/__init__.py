@@ -1,0 +1,1 @@
+"""Translates PTX into C++ that calls the simulator's runtime."""

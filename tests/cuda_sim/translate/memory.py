@@ -1,0 +1,200 @@
+"""Loads, stores, atomics, fences and copies from global to shared memory."""
+
+from __future__ import annotations
+
+import re
+
+from .parse import SIZES, Instruction, Unsupported, elements
+from .writer import REGISTER_TYPES, VALUE_TYPES, Writer, identifier, writes
+
+CACHE_HINTS = (
+    "ca cg cs cv lu wb wt nc L1::no_allocate L1::evict_last L1::evict_first L1::evict_normal L1::evict_unchanged "
+    "L2::64B L2::128B L2::256B L2::evict_first L2::evict_last L2::evict_normal L2::cache_hint"
+)
+SPACES = "shared shared::cta shared::cluster global local const param param::entry param::func"
+STRENGTH = "weak volatile relaxed acquire release acq_rel cta gpu sys"
+
+
+def space_of(i: Instruction) -> str:
+    names = [part.partition("::")[0] for part in i.modifiers if part in SPACES.split()]
+    return names[0] if names else "generic"
+
+
+def strength(i: Instruction) -> str:
+    """How an access takes part in synchronisation."""
+    flags = []
+    if i.has("volatile", "relaxed", "acquire", "release", "acq_rel"):
+        flags.append("kStrong")
+    if i.has("acquire", "acq_rel") and not i.has("cta"):
+        flags.append("kAcquire")
+    if i.has("release", "acq_rel") and not i.has("cta"):
+        flags.append("kRelease")
+    if i.has("nc"):
+        flags.append("kNonCoherent")
+    return " | ".join(f"cusim::{flag}" for flag in flags) or "cusim::kWeak"
+
+
+def memory_type(kind: str) -> str:
+    """Floats are moved as bits."""
+    return REGISTER_TYPES[SIZES[kind]] if kind[0] in "fb" and SIZES[kind] > 1 else VALUE_TYPES[kind]
+
+
+def checked(w: Writer, i: Instruction, action: str, address: str, size: int) -> str:
+    """The pointer to bytes that may be accessed."""
+    space = "shared" if space_of(i) == "shared" else "generic"
+    return f"cusim::{action}_{space}({w.address_value(address)}, {size}, {strength(i)}, {w.at})"
+
+
+@writes("ld ldu", f"{SPACES} {STRENGTH} {CACHE_HINTS} v2 v4 unified")
+def write_load(w: Writer, i: Instruction) -> str:
+    kind, targets = i.type, elements(i.operands[0])
+    size = SIZES[kind] * len(targets)
+    base, offset = w.address(i.operands[1])
+    if space_of(i) == "param":
+        known = w.parameters.get(base) or (identifier(base) if base in w.buffers else None)
+        address = (
+            f"{known} + {offset}" if known else f"cusim::read_param({w.address_value(i.operands[1])}, {size}, {w.at})"
+        )
+    else:
+        address = checked(w, i, "read", i.operands[1], size)
+    word = memory_type(kind)
+    sets = " ".join(
+        f"{w.operand(target)} = load<{word}>(from + {k * SIZES[kind]});"
+        for k, target in enumerate(targets)
+        if target != "_"
+    )
+    return f"{{ const char* from = {address}; {sets} }}"
+
+
+@writes("st", f"{SPACES} {STRENGTH} {CACHE_HINTS} v2 v4")
+def write_store(w: Writer, i: Instruction) -> str:
+    kind, sources = i.type, elements(i.operands[1])
+    size = SIZES[kind] * len(sources)
+    base, offset = w.address(i.operands[0])
+    if space_of(i) == "param":
+        address = f"{'result' if base == w.result else identifier(base)} + {offset}"
+    else:
+        address = checked(w, i, "write", i.operands[0], size)
+    word = memory_type(kind)
+    puts = " ".join(f"store<{word}>(to + {k * SIZES[kind]}, {stored(w, x, kind)});" for k, x in enumerate(sources))
+    return f"{{ char* to = {address}; {puts} }}"
+
+
+def stored(w: Writer, text: str, kind: str) -> str:
+    if kind in ("f32", "f64") and "." in text:
+        return f"bits({w.value(text, kind)})"
+    return w.operand(text)
+
+
+UPDATES = {
+    "add": "old + {0}",
+    "exch": "{0}",
+    "cas": "old == {0} ? {1} : old",
+    "and": "old & {0}",
+    "or": "old | {0}",
+    "xor": "old ^ {0}",
+    "max": "old > {0} ? old : {0}",
+    "min": "old < {0} ? old : {0}",
+    "inc": "old >= {0} ? 0 : old + 1",
+    "dec": "old == 0 || old > {0} ? {0} : old - 1",
+}
+
+
+@writes("atom red", f"shared shared::cta shared::cluster global {' '.join(UPDATES)} {STRENGTH} noftz v2 v4")
+def write_atomic(w: Writer, i: Instruction) -> str:
+    """An update of one value or of several next to each other, each of them atomic for itself."""
+    kind = i.type
+    operands = i.operands if i.name == "atom" else ["_", *i.operands]
+    targets = elements(operands[0]) if i.has("v2", "v4") else [operands[0]]
+    sources = [elements(text) for text in operands[2:]]
+    update = UPDATES[next(part for part in i.modifiers if part in UPDATES)]
+    size = SIZES[kind]
+    parts = []
+    for k in range(len(sources[0])):
+        inputs = [element_value(w, source[k], kind) for source in sources]
+        target = targets[k] if k < len(targets) else "_"
+        parts.append(update_of_one(w, i, target, k * size, update.format(*inputs)))
+    total = size * len(sources[0])
+    return f"{{ char* word = {checked(w, i, 'update', operands[1], total)}; {' '.join(parts)} }}"
+
+
+def element_value(w: Writer, text: str, kind: str) -> str:
+    """A value for arithmetic in an atomic; halves are floats in between."""
+    return w.operand(text) if kind in ("f16x2", "bf16x2", "f16", "bf16") else w.value(text, kind)
+
+
+def update_of_one(w: Writer, i: Instruction, target: str, offset: int, formula: str) -> str:
+    kind = i.type
+    if kind in ("f16x2", "bf16x2", "f16", "bf16"):
+        if not i.has("add"):
+            raise Unsupported(i.text)
+        word = REGISTER_TYPES[SIZES[kind]]
+        name = f"add_{'bfloats' if kind[0] == 'b' else 'halves'}<{word}>"
+        formula = f"{name}(old, {formula.removeprefix('old + ')})"
+        keep = "" if target == "_" else f"{w.operand(target)} = old;"
+    else:
+        word = VALUE_TYPES[kind]
+        keep = "" if target == "_" else w.assign(target, kind, "old")
+    put = f"store<{word}>(word + {offset}, {formula});"
+    return f"{{ {word} old = load<{word}>(word + {offset}); {put} {keep} }}"
+
+
+@writes(
+    "membar fence",
+    "cta gl sys gpu sc acq_rel proxy async async.shared::cta alias global shared::cta mbarrier_init release cluster",
+)
+def write_fence(w: Writer, i: Instruction) -> str:
+    if i.has("proxy"):
+        if not any(part.startswith("async") for part in i.modifiers):
+            raise Unsupported(i.text)
+        return "cusim::proxy_fence();"
+    if i.has("gl", "sys", "gpu", "cluster"):
+        w.uses.add("fences")
+        return "cusim::memory_fence();"
+    return ";"
+
+
+@writes("prefetch prefetchu applypriority discard", f"{SPACES} L1 L2 tensormap L2::evict_normal L2::evict_last")
+def write_prefetch(w: Writer, i: Instruction) -> str:
+    if i.name == "discard":
+        raise Unsupported(i.text)
+    return ";"
+
+
+@writes("createpolicy", "fractional L2::evict_first L2::evict_last L2::evict_unchanged L2::evict_normal")
+def write_policy(w: Writer, i: Instruction) -> str:
+    return f"{w.operand(i.operands[0])} = 0;"
+
+
+@writes("nanosleep griddepcontrol setmaxnreg pragma", "launch_dependents wait inc dec sync aligned")
+def write_nothing(w: Writer, i: Instruction) -> str:
+    return "cusim::give_way();" if i.name == "nanosleep" else ";"
+
+
+ASYNC = f"async ca cg commit_group wait_group wait_all shared shared::cta shared::cluster global {CACHE_HINTS} "
+BULK = "bulk tensor 1d 2d 3d 4d 5d tile mbarrier::complete_tx::bytes bulk_group read mbarrier arrive noinc add reduce "
+
+
+@writes("cp", ASYNC + BULK)
+def write_copy(w: Writer, i: Instruction) -> str:
+    if i.modifiers[0] != "async":
+        raise Unsupported(i.text)
+    if i.has("bulk"):
+        from .hopper import write_bulk_copy
+
+        return write_bulk_copy(w, i)
+    if i.has("mbarrier"):
+        return f"cusim::copies_arrive({w.address_value(i.operands[0])}, {str(i.has('noinc')).lower()}, {w.at});"
+    if i.has("commit_group"):
+        return "cusim::commit_copies();"
+    if i.has("wait_group"):
+        return f"cusim::wait_for_copies({i.operands[0]}, {w.at});"
+    if i.has("wait_all"):
+        return f"cusim::commit_copies(); cusim::wait_for_copies(0, {w.at});"
+    size = i.operands[2]
+    if not re.fullmatch("4|8|16", size) or (i.has("cg") and size != "16"):
+        raise Unsupported(i.text)
+    given = i.operands[3:-1] if i.has("L2::cache_hint") else i.operands[3:]
+    filled = w.operand(given[0]) if given else size
+    addresses = ", ".join(w.address_value(text) for text in i.operands[:2])
+    return f"cusim::copy_async({addresses}, {size}, {filled}, {w.at});"

@@ -1,0 +1,266 @@
+"""Writes one C++ file for each group of kernels of a PTX module."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+# Importing a module of instructions registers them.
+from . import arithmetic, bitwise, control, convert, hopper, memory, warp
+from .parse import (
+    DECLARATION,
+    SIZES,
+    Function,
+    Module,
+    Statement,
+    Unsupported,
+    Variable,
+    parse_instruction,
+    parse_module,
+    parse_variable,
+    split,
+    statements,
+)
+from .writer import REGISTER_TYPES, VALUE_TYPES, Writer, identifier, write_instruction
+
+INSTRUCTIONS = (arithmetic, bitwise, control, convert, hopper, memory, warp)
+
+# More statements than this are compiled in a file of their own, so that files compile side by side.
+STATEMENTS_PER_FILE = 4000
+DYNAMIC_ALIGNMENT = 1024
+LARGEST_TABLE = 1 << 20
+
+
+@dataclass
+class Kernel:
+    """A kernel with what it needs of its module."""
+
+    function: Function
+    called: list[Function]
+    shared: dict[str, int]
+    static_bytes: int
+    locations: list[str] = field(default_factory=lambda: [""])
+    uses: set[str] = field(default_factory=set)
+
+    @property
+    def size(self) -> int:
+        return sum(function.body.count(";") for function in (self.function, *self.called))
+
+
+def translate(text: str, arch: str) -> list[str]:
+    """C++ files that hold the kernels of a module."""
+    module = parse_module(text)
+    kernels = [prepare(module, function) for function in module.functions.values() if function.is_kernel]
+    groups: list[list[Kernel]] = []
+    for kernel in kernels:
+        if not groups or sum(k.size for k in groups[-1]) + kernel.size > STATEMENTS_PER_FILE:
+            groups.append([])
+        groups[-1].append(kernel)
+    return [write_file(module, group, arch) for group in groups]
+
+
+def prepare(module: Module, function: Function) -> Kernel:
+    if re.search(r"cluster", function.directives):
+        raise Unsupported(f"{function.name}: clusters of blocks")
+    called = callees(module, function)
+    shared, size = place_shared(module, [function, *called])
+    return Kernel(function, called, shared, size)
+
+
+def callees(module: Module, function: Function) -> list[Function]:
+    """Every function that a kernel reaches, callers after those that they call where there is no cycle."""
+    found: dict[str, Function] = {}
+
+    def visit(caller: Function) -> None:
+        for name in re.findall(r"[\w$]+", caller.body):
+            callee = module.functions.get(name)
+            if callee is not None and not callee.is_kernel and name not in found:
+                found[name] = callee
+                visit(callee)
+
+    visit(function)
+    return list(found.values())
+
+
+def place_shared(module: Module, functions: list[Function]) -> tuple[dict[str, int], int]:
+    """Offsets of the shared variables in use and the bytes of those whose size is known."""
+    words = {word for function in functions for word in re.findall(r"[\w$]+", function.body)}
+    variables = [v for v in module.variables.values() if v.space == "shared" and v.name in words]
+    for function in functions:
+        variables += [v for v in local_variables(function) if v.space == "shared"]
+    offsets, size = {}, 0
+    for variable in variables:
+        if variable.count is not None:
+            size = -(-size // variable.align) * variable.align
+            offsets[variable.name] = size
+            size += variable.size
+    dynamic = [v for v in variables if v.count is None]
+    if dynamic and size:
+        size = -(-size // DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
+    offsets.update({v.name: size for v in dynamic})
+    return offsets, size
+
+
+def local_variables(function: Function) -> list[Variable]:
+    return [parse_variable(match[0]) for match in DECLARATION.finditer(function.body)]
+
+
+def write_file(module: Module, kernels: list[Kernel], arch: str) -> str:
+    words = {w for k in kernels for f in (k.function, *k.called) for w in re.findall(r"[\w$]+", f.body)}
+    constants = [v for v in module.variables.values() if v.space != "shared" and v.name in words]
+    parts = ['#include "device_code.h"', "", *map(write_constant, constants)]
+    for kernel in kernels:
+        parts += write_kernel(module, kernel, {v.name for v in constants}, arch)
+    return "\n".join(parts) + "\n"
+
+
+def write_constant(variable: Variable) -> str:
+    """A table in constant or global memory; kernels may only read it."""
+    if variable.values is None or variable.count is None:
+        raise Unsupported(f"the variable {variable.name}, which has no values")
+    values = variable.values.strip()
+    values = values if values.startswith("{") else f"{{{values}}}"
+    if re.search(r"[A-Za-z_$](?<!0x)[\w$]*\(", values) or variable.size > LARGEST_TABLE:
+        raise Unsupported(f"the values of {variable.name}")
+    name = identifier(variable.name)
+    word = VALUE_TYPES[unsigned_bits(variable.type)]
+    values = re.sub(r"0[fd]([0-9a-fA-F]+)", r"0x\1", values)
+    return f"alignas({variable.align}) static const {word} {name}[{variable.count}] = {values};"
+
+
+def unsigned_bits(kind: str) -> str:
+    return f"u{8 * SIZES[kind]}" if kind[0] in "fb" else kind
+
+
+def write_kernel(module: Module, kernel: Kernel, constants: set[str], arch: str) -> list[str]:
+    name = identifier(kernel.function.name)
+    parts = [f"namespace kernel_{name} {{", "namespace {"]
+    parts += [f"void function_{identifier(f.name)}(char* const*, char*, cusim::At);" for f in kernel.called]
+    for function in kernel.called:
+        parts.append(f"void function_{identifier(function.name)}(char* const* parameters, char* result, cusim::At) {{")
+        parts += [*write_body(module, kernel, function, constants), "}"]
+    parts.append("void run(char* parameters) {")
+    parts += [*write_body(module, kernel, kernel.function, constants), "}"]
+    locations = ", ".join(f'"{text}"' for text in kernel.locations)
+    sizes = ", ".join(f"{{{p.offset}, {p.size}}}" for p in kernel.function.parameters)
+    threads = re.search(r"\.(?:maxntid|reqntid)\s+([\d,\s]+)", kernel.function.directives)
+    limit = 1024
+    if threads:
+        limit = 1
+        for number in threads[1].split(","):
+            limit *= int(number)
+    flags = [str(use in kernel.uses).lower() for use in ("async_proxy", "fences")]
+    facts = [f'"{kernel.function.name}", "{arch}", run, locations, parameter_table']
+    facts += [str(len(kernel.function.parameters)), str(kernel.static_bytes), str(limit), *flags]
+    parts += [
+        f"const char* const locations[] = {{{locations}}};",
+        f"const cusim::Parameter parameter_table[] = {{{sizes or '{0, 0}'}}};",
+        f"const cusim::Kernel kernel = {{{', '.join(facts)}}};",
+        "const cusim::Registration registration(&kernel);",
+        "}  // namespace",
+        f"}}  // namespace kernel_{name}",
+    ]
+    return parts
+
+
+def write_body(module: Module, kernel: Kernel, function: Function, constants: set[str]) -> list[str]:
+    writer = Writer(
+        parameters={
+            p.name: f"(parameters + {p.offset})" if function.is_kernel else f"parameters[{k}]"
+            for k, p in enumerate(function.parameters)
+        },
+        result=function.result,
+        shared=kernel.shared,
+        constants=constants,
+        functions={f.name for f in kernel.called},
+        locations=kernel.locations,
+        uses=kernel.uses,
+    )
+    body = list(rename_scoped_labels(list(statements(function.body))))
+    for statement in body:
+        if statement.kind == "targets":
+            name, _, labels = statement.text.partition(" .branchtargets ")
+            writer.targets[name] = split(labels)
+    known = {text: k for k, text in enumerate(kernel.locations)}
+    lines = ["uint32_t carry = 0; (void)carry;"]
+    for statement in body:
+        lines.append(write_statement(module, writer, statement, known))
+    return lines
+
+
+def write_statement(module: Module, writer: Writer, statement: Statement, known: dict[str, int]) -> str:
+    kind, text = statement.kind, statement.text
+    if kind == "label":
+        return f"{control.label(text)}: ;"
+    if kind in ("open", "close"):
+        return "{" if kind == "open" else "}"
+    if kind == "location":
+        numbers = text.split()[1:]
+        places = [f"{module.files.get(f, f)}:{line}" for f, line in zip(numbers[::2], numbers[1::2], strict=True)]
+        place = " from ".join(places)
+        if place not in known:
+            known[place] = len(writer.locations)
+            writer.locations.append(place)
+        writer.at = known[place]
+        return ""
+    if kind == "registers":
+        return write_registers(text)
+    if kind == "variable":
+        return write_local(writer, text)
+    if kind in ("shared", "targets"):
+        return ""
+    instruction = parse_instruction(text)
+    try:
+        return write_instruction(writer, instruction)
+    except Unsupported as error:
+        raise Unsupported(f"{error}  [{writer.locations[writer.at]}]") from None
+
+
+def write_registers(text: str) -> str:
+    """`.reg .b32 %r<3>` declares %r0, %r1, %r2."""
+    _, kind, names = text.split(maxsplit=2)
+    word = "bool" if kind == ".pred" else REGISTER_TYPES[SIZES[kind[1:]]]
+    found = []
+    for name in split(names):
+        prefix, _, count = name.rstrip(">").partition("<")
+        stem = re.sub(r"\W", "_", prefix.lstrip("%"))
+        found += [f"{stem}{k}_" for k in range(int(count))] if count else [f"{stem}_"]
+    return f"{word} {', '.join(found)};"
+
+
+def write_local(writer: Writer, text: str) -> str:
+    """Local memory and arguments of calls lie on the stack of the simulated thread."""
+    match = re.match(r"\.(param|local)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?$", text)
+    if match is None:
+        raise Unsupported(text)
+    space, align, kind, name, count = match.groups()
+    size = SIZES[kind] * int(count or 1)
+    writer.buffers.add(name)
+    declaration = f"alignas({max(int(align or 1), 16)}) char {identifier(name)}[{size}];"
+    # Local memory starts as NaNs, which show up where it is read before it is written.
+    return f"{declaration} __builtin_memset({identifier(name)}, 0xFF, {size});" if space == "local" else declaration
+
+
+def rename_scoped_labels(body: list[Statement]) -> list[Statement]:
+    """Labels of inner blocks get a name of their own, since those of C++ belong to the function."""
+    scopes, scope_of, counter, found = [0], [], 0, {}
+    for statement in body:
+        if statement.kind == "open":
+            counter += 1
+            scopes.append(counter)
+        scope_of.append(tuple(scopes))
+        if statement.kind == "close":
+            scopes.pop()
+        if statement.kind in ("label",):
+            found[scopes[-1], statement.text] = f"{statement.text}_in_{scopes[-1]}" if scopes[-1] else statement.text
+    renamed = []
+    for statement, inside in zip(body, scope_of, strict=True):
+        text = statement.text
+        if statement.kind == "label":
+            text = found[inside[-1], text]
+        elif statement.kind == "instruction" and re.search(r"\bbra\b", text):
+            head, _, name = text.rpartition(" ")
+            scope = next((s for s in reversed(inside) if (s, name) in found), None)
+            text = f"{head} {found[scope, name]}" if scope is not None else text
+        renamed.append(Statement(statement.kind, text))
+    return renamed
