@@ -29,7 +29,9 @@ using Sum = typename SumOf<T>::type;
 TEGULA_DEVICE float widen(float x) { return x; }
 TEGULA_DEVICE double widen(double x) { return x; }
 TEGULA_DEVICE float widen(Half x) { return __half2float(__ushort_as_half(x.bits)); }
-TEGULA_DEVICE float widen(BFloat16 x) { return __bfloat162float(__ushort_as_bfloat16(x.bits)); }
+TEGULA_DEVICE float widen(BFloat16 x) {
+  return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
+}
 
 // Rounded to nearest, ties to even.
 TEGULA_DEVICE void narrow(double x, double& to) { to = x; }

@@ -22,21 +22,20 @@ struct Elements {
 template <int kWords>
 TEGULA_DEVICE void load_words(const void* p, uint32_t* to) {
   if constexpr (kWords == 1) {
-    to[0] = __ldg(static_cast<const uint32_t*>(p));
+    to[0] = *static_cast<const uint32_t*>(p);
   } else if constexpr (kWords == 2) {
-    const uint2 words = __ldg(static_cast<const uint2*>(p));
+    const uint2 words = *static_cast<const uint2*>(p);
     to[0] = words.x, to[1] = words.y;
   } else {
     static_assert(kWords % 4 == 0);
 #pragma unroll
     for (int i = 0; i < kWords; i += 4) {
-      const uint4 words = __ldg(static_cast<const uint4*>(p) + i / 4);
+      const uint4 words = static_cast<const uint4*>(p)[i / 4];
       to[i] = words.x, to[i + 1] = words.y, to[i + 2] = words.z, to[i + 3] = words.w;
     }
   }
 }
 
-// Elements that nobody writes meanwhile.
 template <class T, int kN>
 TEGULA_DEVICE Elements<T, kN> load_elements(const T* p) {
   Elements<T, kN> elements;

@@ -83,6 +83,17 @@ void check_embedding_ids(const EmbeddingArgs& args, const Place& place) {
   launch_check(params_of(args, place), place);
 }
 
+void check_embedding_backward_ids(const EmbeddingBackwardArgs& args, const Place& place) {
+  check_embedding_backward(args);
+  EmbeddingParams params;
+  params.ids = collapsed(args.ids);
+  params.weight.rows = args.num_rows;
+  params.length = args.ids.count();
+  params.has_ignored = args.has_ignored, params.ignored = args.ignored;
+  params.fault = place.fault;
+  launch_check(params, place);
+}
+
 void embedding(const EmbeddingArgs& args, const Place& place) {
   check_embedding(args);
   EmbeddingParams params = params_of(args, place);
