@@ -14,6 +14,13 @@ TEGULA_DEVICE uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// x, of which the compiler knows nothing: what follows from it is computed where it is needed, and
+// not kept in registers from before a loop.
+TEGULA_DEVICE int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 TEGULA_DEVICE void store_shared(uint32_t to, uint16_t value) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(value) : "memory");
 }

@@ -23,10 +23,22 @@ struct Slab {
   }
 };
 
-// Of a view (..., H, L, X).
+// Element offset of a batch entry in a view (..., H, L, X).
+TEGULA_DEVICE int64_t batch_offset(const View& view, int64_t batch) {
+  int64_t offset = 0;
+#pragma unroll 1  // nearly always one axis; divisions are long
+  for (int axis = view.rank - 4; axis > 0; --axis) {
+    const int64_t rest = batch / view.shape[axis];
+    offset += (batch - rest * view.shape[axis]) * view.stride[axis];
+    batch = rest;
+  }
+  return view.rank > 3 ? offset + batch * view.stride[0] : 0;
+}
+
+// Of such a view.
 template <class T>
 TEGULA_DEVICE Slab<T> slab_of(const View& view, int64_t batch) {
-  const int64_t offset = view.lead_offset(batch, view.rank - 3);
+  const int64_t offset = batch_offset(view, batch);
   return {view.at<T>(offset), view.step(2), view.step(1), view.step(0)};
 }
 

@@ -51,7 +51,7 @@ class Scores {
         scale_(static_cast<C>(args.scale)),
         scale_log2_(static_cast<C>(args.scale * kLog2E)) {
     if constexpr (kRich) {
-      if (a_.bias) bias_offset_ = a_.bias.lead_offset(unit.batch, a_.bias.rank - 3);
+      if (a_.bias) bias_offset_ = batch_offset(a_.bias, unit.batch);
       seed_ = a_.dropout.active() ? a_.dropout.current_seed() : 0;
     }
   }
