@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "attention_backward_cuda.h"
+#include "backward_params.h"
+#include "chunks.h"
+#include "rich.h"
+
+namespace tegula {
+namespace {
+
+// Head sizes that kernels exist for; columns behind the given ones are zeros.
+constexpr int kDims[] = {32, 64, 96, 128, 192, 256};
+
+int dim_of(const AttentionGradArgs& a) {
+  const int64_t dim = std::max(a.dim, a.value_dim);
+  return *std::find_if(std::begin(kDims), std::end(kDims) - 1, [&](int d) { return d >= dim; });
+}
+
+std::string name_of_kernel(const char* what, const AttentionGradArgs& a, int dim) {
+  return std::string("attention_") + what + "_mma_" + name_of(a.q.dtype) + "_d" +
+         std::to_string(dim) + (is_rich(a) ? "_rich" : "_plain");
+}
+
+bool fits(const Place& place, size_t bytes) {
+  return bytes <= static_cast<size_t>(place.facts.shared_bytes);
+}
+
+// Two stages before all keys of a block: without them, nothing is computed while rows are read.
+void launch_dkdv(AttentionBackwardParams& params, int dim, const Place& place) {
+  const AttentionGradArgs& a = params.a;
+  int pairs = most_pairs(dim);
+  for (const auto& [stages, fewer] : {std::pair{2, 0}, {2, 1}, {1, 0}, {1, 1}}) {
+    params.stages = stages, pairs = most_pairs(dim) - fewer;
+    if (fits(place, key_block_bytes(dim, pairs, stages))) break;
+  }
+  const int64_t keys = int64_t{pairs} * pair_tiles(dim) * 16;
+  launch(place, name_of_kernel("dkdv", a, dim),
+         {a.batch * a.key_heads * parts_of(a.k_len, keys), pairs * kPairThreads,
+          key_block_bytes(dim, pairs, params.stages)},
+         params);
+}
+
+void launch_dq(AttentionBackwardParams& params, int dim, const Place& place) {
+  const AttentionGradArgs& a = params.a;
+  params.stages = fits(place, row_block_bytes(dim, 2)) ? 2 : 1;
+  const int64_t rows = int64_t{kRowWarps} * row_tiles(dim) * 16;
+  launch(place, name_of_kernel("dq", a, dim),
+         {a.batch * a.key_heads * parts_of(a.heads / a.key_heads * a.q_len, rows), kRowWarps * 32,
+          row_block_bytes(dim, params.stages)},
+         params);
+}
+
+}  // namespace
+
+size_t attention_backward_workspace(const AttentionGradArgs& args) {
+  Workspace workspace(nullptr);
+  take_gradient_rows(args, workspace);
+  return workspace.bytes();
+}
+
+void attention_backward_mma(const AttentionGradArgs& a, const Place& place) {
+  if (a.key_heads == 0) return;
+  Workspace workspace(place.workspace);
+  AttentionBackwardParams params;
+  params.a = a;
+  params.rows = take_gradient_rows(a, workspace);
+  params.q_chunks = in_chunks(a.q), params.k_chunks = in_chunks(a.k);
+  params.v_chunks = in_chunks(a.v), params.grad_chunks = in_chunks(a.grad_out);
+  params.dq_chunks = in_chunks(a.dq), params.dk_chunks = in_chunks(a.dk);
+  params.dv_chunks = in_chunks(a.dv);
+  compute_gradient_rows(a, params.rows, place);
+  const int dim = dim_of(a);
+  launch_dq(params, dim, place);
+  launch_dkdv(params, dim, place);
+}
+
+}  // namespace tegula

@@ -1,0 +1,3 @@
+#include "dkdv_mma.cuh"
+
+TEGULA_DKDV_KERNELS(tegula::BFloat16, bfloat16)
