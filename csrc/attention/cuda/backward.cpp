@@ -52,6 +52,29 @@ void launch_dq(AttentionBackwardParams& params, int dim, const Place& place) {
          params);
 }
 
+void launch_dbias(const AttentionBackwardParams& with, int dim, const Place& place) {
+  BiasGradientParams params;
+  static_cast<AttentionBackwardParams&>(params) = with;
+  const AttentionGradArgs& a = params.a;
+  const View& dbias = a.dbias;
+  int64_t place_of_axis = 1;
+  for (int axis = 0; axis < dbias.rank - 2; ++axis) place_of_axis *= dbias.shape[axis];
+  for (int axis = 0; axis < dbias.rank - 2; ++axis) {
+    if (dbias.shape[axis] == 0) return;
+    place_of_axis /= dbias.shape[axis];
+    if (dbias.shape[axis] == 1) continue;
+    BiasAxes& axes = dbias.stride[axis] == 0 ? params.shared : params.own;
+    axes.add(dbias.shape[axis], place_of_axis, dbias.stride[axis]);
+  }
+  params.along_queries = dbias.repeats(1), params.along_keys = dbias.repeats(0);
+  if (a.q_len == 0 || a.k_len == 0) return;
+  const int64_t row_blocks = params.along_queries ? 1 : parts_of(a.q_len, kBiasRows);
+  const int64_t key_blocks = params.along_keys ? 1 : parts_of(a.k_len, bias_tiles(dim) * kStep);
+  launch(place, name_of_kernel("dbias", a, dim),
+         {params.own.total * row_blocks * key_blocks, kBiasWarps * 32, bias_block_bytes(dim)},
+         params);
+}
+
 }  // namespace
 
 size_t attention_backward_workspace(const AttentionGradArgs& args) {
@@ -74,6 +97,7 @@ void attention_backward_mma(const AttentionGradArgs& a, const Place& place) {
   const int dim = dim_of(a);
   launch_dq(params, dim, place);
   launch_dkdv(params, dim, place);
+  if (a.dbias) launch_dbias(params, dim, place);
 }
 
 }  // namespace tegula

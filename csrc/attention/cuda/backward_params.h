@@ -30,6 +30,11 @@ inline constexpr int kPairThreads = 64;
 TEGULA_INLINE constexpr int row_tiles(int dim) { return dim <= 128 ? 2 : 1; }
 inline constexpr int kRowWarps = 4;
 
+// dbias: entries of queries and keys, 32 of these at a time.
+inline constexpr int kBiasWarps = 4;
+inline constexpr int kBiasRows = kBiasWarps * 16;
+TEGULA_INLINE constexpr int bias_tiles(int dim) { return dim <= 128 ? 2 : 1; }
+
 // Shift and delta of each row, and what it sees.
 TEGULA_INLINE constexpr size_t number_bytes(int rows) {
   return static_cast<size_t>(rows) * (2 * sizeof(float) + sizeof(SeenKeys));
@@ -49,5 +54,29 @@ TEGULA_INLINE constexpr size_t row_block_bytes(int dim, int stages) {
   const int rows = kRowWarps * row_tiles(dim) * 16;
   return 2 * tile_bytes(rows, dim) + number_bytes(rows) + stages * 2 * tile_bytes(kStep, dim);
 }
+
+TEGULA_INLINE constexpr size_t bias_block_bytes(int dim) {
+  return 2 * tile_bytes(kBiasRows + kStep * bias_tiles(dim), dim) + number_bytes(kBiasRows);
+}
+
+// Some of the axes (..., H) of bias, taken as one axis in C order.
+struct BiasAxes {
+  int count = 0;
+  int64_t total = 1;
+  int64_t size[kMaxRank];
+  int64_t place[kMaxRank];  // what a step adds to the number of a batch entry and head
+  int64_t step[kMaxRank];   // and to an offset in dbias
+
+  void add(int64_t its_size, int64_t its_place, int64_t its_step) {
+    size[count] = its_size, place[count] = its_place, step[count] = its_step;
+    ++count, total *= its_size;
+  }
+};
+
+struct BiasGradientParams : AttentionBackwardParams {
+  BiasAxes own;                    // axes along which entries of dbias differ
+  BiasAxes shared;                 // axes along which they are summed
+  bool along_queries, along_keys;  // these are summed as well
+};
 
 }  // namespace tegula

@@ -255,11 +255,13 @@ class KeyBlock {
 
   TEGULA_DEVICE void weigh(float product, int64_t row, int key, float shift, bool visible,
                            float& kept, float& passed) const {
+    kept = passed = 0;
+    // What scores ask is not there for hidden pairs.
+    if (kRich && !visible) return;
     const float score = scores_(product, row, key);
-    float weight = exp2_fast(score - shift);
-    if (kRich && score == negative_infinity<float>()) weight = 0;
-    if (!visible) weight = 0;
-    kept = passed = weight;
+    if (kRich && score == negative_infinity<float>()) return;
+    const float weight = exp2_fast(score - shift);
+    kept = passed = visible ? weight : 0;
     if constexpr (kRich) {
       passed *= scores_.slope(product);
       if (scores_.kept(row, key) == 0) {

@@ -180,10 +180,8 @@ class RowBlock {
         scores_.kept_pair(row_of(m, h), key, kept);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float score = scores_(product[2 * h + e], row_of(m, h), key + e);
-          float share = exp2_fast(score - numbers_.shifts[place]);
-          if (kRich && score == negative_infinity<float>()) share = 0;
-          if (kMasked && !seen.sees(key + e)) share = 0;
+          const float share = weight_of(product[2 * h + e], row_of(m, h), key + e,
+                                        numbers_.shifts[place], !kMasked || seen.sees(key + e));
           float slope = of_weight[2 * h + e];
           if constexpr (kRich) slope = kept[e] == 0 ? 0 : slope * kept[e];
           slope = share * (slope - numbers_.deltas[place]);
@@ -195,6 +193,18 @@ class RowBlock {
       }
     };
     make_fragments<kRich>(weights, make, products, of_weights);
+  }
+
+  // P of a pair that the intervals show, or do not.
+  TEGULA_DEVICE float weight_of(float product, int64_t row, int key, float shift,
+                                bool visible) const {
+    if constexpr (kRich) {  // what scores ask is not there for hidden pairs
+      if (!visible) return 0;
+      const float score = scores_(product, row, key);
+      return score == negative_infinity<float>() ? 0 : exp2_fast(score - shift);
+    }
+    const float weight = exp2_fast(scores_(product, row, key) - shift);
+    return visible ? weight : 0;
   }
 
   // The block's rows take the place of what was read of them; those without keys get zeros.

@@ -70,22 +70,22 @@ TEGULA_DEVICE void multiply_weights(float (&sums)[kM][kDim / 8][4],
   }
 }
 
-// Calls make(m, n, numbers..., weights) for each fragment: 2 rows by 2 columns of the products
-// given. With many options that is long code, which is written once then, and numbers lie in local
-// memory.
-template <bool kRolled, int kM, int kN, class Make, class... Products>
-TEGULA_DEVICE void make_fragments(uint32_t (&weights)[kM][kN][2], Make make,
+// Calls make(m, n, products..., made) for each fragment: 2 rows by 2 columns of the products given.
+// With many options that is long code, which is written once then, and numbers lie in local memory.
+template <bool kRolled, int kM, int kN, class X, int kSize, class Make, class... Products>
+TEGULA_DEVICE void make_fragments(X (&made)[kM][kN][kSize], Make make,
                                   const Products&... products) {
   if constexpr (!kRolled) {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
-      for (int m = 0; m < kM; ++m) make(m, n, products[m][n]..., weights[m][n]);
+      for (int m = 0; m < kM; ++m) make(m, n, products[m][n]..., made[m][n]);
     }
   } else {
-    constexpr int kCount = sizeof...(Products);
-    float numbers[kM][kN][kCount][4];
-    uint32_t made[kM][kN][2];
+    struct {
+      float of[sizeof...(Products)][4];
+    } numbers[kM][kN];
+    X results[kM][kN][kSize];
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -93,24 +93,25 @@ TEGULA_DEVICE void make_fragments(uint32_t (&weights)[kM][kN][2], Make make,
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           int which = 0;
-          ((numbers[m][n][which++][i] = products[m][n][i]), ...);
+          ((numbers[m][n].of[which++][i] = products[m][n][i]), ...);
         }
       }
     }
 #pragma unroll 1
     for (int i = 0; i < kM * kN; ++i) {
       const int m = i / kN, n = i % kN;
-      if constexpr (kCount == 1) {
-        make(m, n, numbers[m][n][0], made[m][n]);
+      if constexpr (sizeof...(Products) == 1) {
+        make(m, n, numbers[m][n].of[0], results[m][n]);
       } else {
-        make(m, n, numbers[m][n][0], numbers[m][n][1], made[m][n]);
+        make(m, n, numbers[m][n].of[0], numbers[m][n].of[1], results[m][n]);
       }
     }
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        weights[m][n][0] = made[m][n][0], weights[m][n][1] = made[m][n][1];
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) made[m][n][i] = results[m][n][i];
       }
     }
   }
