@@ -42,7 +42,7 @@ void mask_fill(const MaskFillArgs& args, const Place& place) {
 }
 
 void mask_scan(const MaskScanArgs& args, int32_t* runs_found, const Place& place) {
-  clear(place, runs_found, sizeof *runs_found);
+  if (runs_found != nullptr) clear(place, runs_found, sizeof *runs_found);
   launch(place, "mask_scan", shape_for(rows_of(args.dense)), MaskScanParams{args, runs_found});
 }
 

@@ -11,7 +11,7 @@
 namespace tegula {
 
 void mask_fill(const MaskFillArgs& args, const Place& place);
-// runs_found: where the device is to write a MaskRuns.
+// The gap's views may be empty. runs_found: where the device is to write a MaskRuns; null: nowhere.
 void mask_scan(const MaskScanArgs& args, int32_t* runs_found, const Place& place);
 void mask_cells(const MaskCellsArgs& args, const Place& place);
 

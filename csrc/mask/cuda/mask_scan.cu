@@ -67,7 +67,7 @@ TEGULA_DEVICE Runs scan_row(const uint8_t* keys, int64_t stride, int64_t n, int6
 }
 
 TEGULA_DEVICE void note(const View& view, const QueryRow& at, int64_t value) {
-  *view.at<int32_t>(at.offset(view)) = static_cast<int32_t>(value);
+  if (view) *view.at<int32_t>(at.offset(view)) = static_cast<int32_t>(value);
 }
 
 }  // namespace
@@ -93,7 +93,8 @@ extern "C" __global__ void __launch_bounds__(kMaskThreads)
     }
   }
   __syncthreads();
-  if (threadIdx.x == 0 && most > 1) atomicMax(params.runs_found, most - 1);  // a MaskRuns
+  const bool tells = params.runs_found != nullptr && most > 1;
+  if (threadIdx.x == 0 && tells) atomicMax(params.runs_found, most - 1);  // a MaskRuns
 }
 
 // A row of kCellsOfWarp cells to each warp; a lane reads kKeysOfLane keys of each query.
