@@ -252,11 +252,13 @@ TEGULA_DEVICE void forward_simt(const ForwardSimtParams& p) {
   const int64_t chunk_end = p.split ? block.chunk + 1 : parts_of(all.hi, kKeyChunk);
 #pragma unroll 1
   for (int64_t chunk = p.split ? block.chunk : all.lo / kKeyChunk; chunk < chunk_end; ++chunk) {
-    const int begin = max(static_cast<int>(chunk * kKeyChunk), all.lo / kRightRows * kRightRows);
-    const int end = static_cast<int>(min((chunk + 1) * kKeyChunk, static_cast<int64_t>(all.hi)));
+    const int first_key = static_cast<int>(chunk * kKeyChunk);
+    const int end = min(static_cast<int>(kKeyChunk), all.hi - first_key);
 #pragma unroll 1
-    for (int tile = begin; tile < end; tile += kRightRows) {
-      const int count = static_cast<int>(min(a.k_len - tile, static_cast<int64_t>(kRightRows)));
+    for (int at = max(0, all.lo / kRightRows * kRightRows - first_key); at < end;
+         at += kRightRows) {
+      const int tile = first_key + at;
+      const int count = min(static_cast<int>(a.k_len) - tile, kRightRows);
       if (all.hides(tile, tile + count)) continue;
       const bool mixed =
           always_mixed || count < kRightRows || !all.shows_all(tile, tile + kRightRows);

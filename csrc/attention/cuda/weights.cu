@@ -1,0 +1,78 @@
+// The softmax weights themselves, for those who ask: 2^(score - lse), before dropout and 0 where a
+// pair is hidden. Costs q k^T once more and Lq x Lk numbers of output.
+#include "forward_simt.cuh"
+#include "weights_params.h"
+
+namespace tegula {
+namespace {
+
+template <class T, int kRows>
+TEGULA_DEVICE void write_weights(const WeightsParams& params) {
+  using C = Sum<T>;
+  struct Memory {
+    SimtTiles<C, kRows> tiles;
+    ForwardBlock<T, kRows> block;
+  };
+  __shared__ alignas(16) unsigned char memory[sizeof(Memory)];
+  auto& [tiles, block] = *reinterpret_cast<Memory*>(memory);
+
+  const ForwardSimtParams& p = params.forward;
+  const AttentionArgs& a = p.a;
+  block.find(p, blockIdx.x / p.chunks, blockIdx.x % p.chunks);
+  block.read_rows(a);
+  const Scores<C, true> scores(a, block.unit);
+  const auto weights = slab_of<T>(a.weights, block.unit.batch);
+  const auto log_sums = slab_of<const C>(a.lse, block.unit.batch);
+  const int x = threadIdx.x % kSimtSide;
+
+  const int64_t first_key = block.chunk * kKeyChunk;
+  const int64_t end = min(first_key + kKeyChunk, a.k_len);
+#pragma unroll 1
+  for (int64_t tile = first_key; tile < end; tile += kRightRows) {
+    const int count = static_cast<int>(min(end - tile, static_cast<int64_t>(kRightRows)));
+    const bool seen = !block.all.hides(static_cast<int>(tile), static_cast<int>(tile + count));
+    C pairs[kRows][kRun] = {};
+    if (seen) {
+      const auto key_row = [&](int r) {
+        return r < count ? block.keys + (tile + r) * p.k.row : nullptr;
+      };
+      multiply_rows<T>(tiles, Operand{p.q, [&](int r) { return block.q[r]; }},
+                       Operand{p.k, key_row}, block.busy(), pairs);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t row = block.row(i);
+      if (row >= block.unit.rows) break;
+      const int64_t head = block.unit.head(row), query = block.unit.query(row);
+      const C lse = *log_sums.row(head, query);
+      // A row that sees no score above -inf has a log-sum-exp of -inf.
+      const C shift = lse == negative_infinity<C>() ? -lse : in_log2(lse);
+#pragma unroll
+      for (int j = 0; j < kRun; ++j) {
+        const int key = static_cast<int>(tile) + x * kRun + j;
+        C weight = 0;
+        if (seen && block.seen_by_row(i).sees(key)) {
+          const C score = scores(pairs[i][j], row, key);
+          if (scores.shows(score, row, key)) weight = power_of_2(score - shift);
+        }
+        pairs[i][j] = weight;
+      }
+      store_quad(weights.row(head, query), tile + x * kRun, params.weights, pairs[i]);
+    }
+  }
+}
+
+}  // namespace
+
+#define TEGULA_WEIGHTS(T, name)                                           \
+  extern "C" __global__ void __launch_bounds__(kSimtThreads, 2)           \
+      attention_weights_##name(const __grid_constant__ WeightsParams p) { \
+    write_weights<T, kManyRows<Sum<T>>>(p);                               \
+  }
+
+TEGULA_WEIGHTS(double, float64)
+TEGULA_WEIGHTS(float, float32)
+TEGULA_WEIGHTS(Half, float16)
+TEGULA_WEIGHTS(BFloat16, bfloat16)
+
+}  // namespace tegula

@@ -1,0 +1,12 @@
+// The softmax weights, of every float type and head size, whichever kernel ran the forward pass.
+#pragma once
+
+#include "../../cuda/place.h"
+#include "../attention.h"
+
+namespace tegula {
+
+// Fills args.weights; args.lse is an input.
+void attention_weights(const AttentionArgs& args, const Place& place);
+
+}  // namespace tegula
