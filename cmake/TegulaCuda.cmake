@@ -17,7 +17,7 @@ function(tegula_find_nvcc)
       "import os, sys; print(';'.join(os.path.join(p, 'nvidia', 'cu13', 'bin') for p in sys.path if p))"
     OUTPUT_VARIABLE packaged OUTPUT_STRIP_TRAILING_WHITESPACE)
   find_program(TEGULA_NVCC nvcc
-    HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin ${packaged} /usr/local/cuda/bin)
+    HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin PATHS /usr/local/cuda/bin ${packaged})
   if(NOT TEGULA_NVCC)
     set(why "nvcc was not found" PARENT_SCOPE)
     return()
@@ -89,7 +89,8 @@ set_source_files_properties(${CMAKE_CURRENT_BINARY_DIR}/fatbins.cpp PROPERTIES O
 
 file(GLOB sources CONFIGURE_DEPENDS csrc/cuda/*.cpp csrc/*/cuda/*.cpp csrc/bind/cuda/*.cpp)
 pybind11_add_module(_cuda NO_EXTRAS ${sources} ${CMAKE_CURRENT_BINARY_DIR}/fatbins.cpp
-  csrc/bind/views.cpp csrc/bind/exchange.cpp csrc/embedding/embedding_checks.cpp)
+  csrc/bind/views.cpp csrc/bind/exchange.cpp csrc/embedding/embedding_checks.cpp
+  csrc/base/axes.cpp)
 target_include_directories(_cuda PRIVATE ${TEGULA_CUDA_INCLUDE})
 target_compile_definitions(_cuda PRIVATE TEGULA_CUDA_TOOLKIT="${nvcc_version}")
 target_link_libraries(_cuda PRIVATE Threads::Threads ${CMAKE_DL_LIBS})

@@ -5,6 +5,7 @@ namespace tegula {
 namespace {
 
 struct OnProcessor {
+  static constexpr bool kNorms = true;
   struct PerHead {
     std::vector<double> held;
     const double* values = nullptr;

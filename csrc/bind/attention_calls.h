@@ -2,6 +2,7 @@
 //
 // Where::PerHead    one number a head, from an array or None: values, H of them or null
 // Where::dropout    from the probability and the seed
+// Where::kNorms     whether weights need norms
 // Where::forward    runs AttentionArgs, without the GIL
 // Where::backward   runs AttentionGradArgs
 #pragma once
@@ -64,7 +65,7 @@ py::object attention_call(py::handle q, py::handle k, py::handle v, py::handle o
   const DType type = in.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   const Extra log_sums(arrays, in, lse, "lse", type, {});
   const Extra shares(arrays, in, weights, "weights", in.dtype, {a.k_len});
-  const Extra norms(arrays, in, py::bool_(static_cast<bool>(shares.view)), "norms", type, {2});
+  const Extra norms(arrays, in, py::bool_(Where::kNorms && shares.view), "norms", type, {2});
   a.lse = log_sums.view, a.weights = shares.view, a.norms = norms.view;
   Where::forward(a, in.like, threads);
   if (a.lse && a.weights) return py::make_tuple(result, log_sums.array, shares.array);

@@ -9,6 +9,7 @@ namespace tegula {
 namespace {
 
 struct OnDevice {
+  static constexpr bool kNorms = false;
   struct PerHead {
     const double* values = nullptr;
 

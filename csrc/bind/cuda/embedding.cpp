@@ -11,6 +11,16 @@ namespace {
 // Whether a call waits for its ids to be checked, before anything is written.
 bool g_checks_first = false;
 
+template <class Check>
+void check_first(const Place& place, Check&& check) {
+  {
+    GilRelease unlocked;
+    check();
+    synchronize(place);
+  }
+  raise_id_fault_of_this_call(place.device);
+}
+
 struct OnDevice {
   static Dropout dropout(Arrays& arrays, double p, py::handle seed) {
     return dropout_of(arrays, p, seed);
@@ -19,14 +29,7 @@ struct OnDevice {
     Place place = place_of(like);
     const Scratch scratch(like, embedding_workspace(args));
     place.workspace = scratch.data();
-    if (g_checks_first) {
-      {
-        GilRelease unlocked;
-        check_embedding_ids(args, place);
-        synchronize(place);
-      }
-      raise_id_fault_of_this_call(place.device);
-    }
+    if (g_checks_first) check_first(place, [&] { check_embedding_ids(args, place); });
     GilRelease unlocked;
     tegula::embedding(args, place);
   }
@@ -43,6 +46,7 @@ void backward(py::handle grad, py::handle ids, int64_t num_rows, int64_t padding
   Place place = place_of(grad);
   const Scratch scratch(grad, embedding_backward_workspace(args));
   place.workspace = scratch.data();
+  if (g_checks_first) check_first(place, [&] { check_embedding_backward_ids(args, place); });
   GilRelease unlocked;
   embedding_backward(args, target, place);
 }
@@ -57,6 +61,7 @@ py::tuple backward_sparse(py::handle grad, py::handle ids, int64_t num_rows, int
   Place place = place_of(grad);
   const Scratch scratch(grad, embedding_backward_workspace(args));
   place.workspace = scratch.data();
+  if (g_checks_first) check_first(place, [&] { check_embedding_backward_ids(args, place); });
   int64_t rows;
   {
     GilRelease unlocked;

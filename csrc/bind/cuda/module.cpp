@@ -15,7 +15,7 @@ void translate(std::exception_ptr error) {
     PyErr_SetString(PyExc_ValueError, e.what());
   } catch (const NotPlainError& e) {
     static const py::handle kKind =
-        py::module_::import("tegula._core").attr("NotPlainError").release();
+        py::object(py::module_::import("tegula._core").attr("NotPlainError")).release();
     PyErr_SetString(kKind.ptr(), e.what());
   } catch (const TypeError& e) {
     PyErr_SetString(PyExc_TypeError, e.what());

@@ -14,7 +14,9 @@ py::object encode(py::handle positions, int64_t dim, double base, bool split, bo
   const DType type = look_at(out, "out").dtype;
   if (!is_float(type)) throw TypeError(message("dtype must be a float type, got ", name_of(type)));
   args.out = arrays.output(out, "out", type, encoding_shape(args.positions, dim));
-  const Place place = place_of(out);
+  Place place = place_of(out);
+  const Scratch scratch(out, positional_encoding_workspace(args));
+  place.workspace = scratch.data();
   GilRelease unlocked;
   positional_encoding(args, place);
   return out;

@@ -1,0 +1,29 @@
+"""The package on a simulated GPU: its own host code, and its kernels as nvcc compiles them, run on the CPU.
+
+The driver is a stand-in (`tests/cuda_sim`), built once for all files here and kept in ``build/cuda_sim``. Each
+file runs in a process of its own, see ``tests/test_cuda.py``: torch believes there is a GPU in it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "cuda")]
+
+import simulated_gpu  # noqa: E402
+
+os.environ["TEGULA_LIBCUDA"] = str(simulated_gpu.library())
+
+
+@pytest.fixture(autouse=True)
+def gpu():
+    """The simulated GPU, as it is after a start."""
+    simulator = simulated_gpu.simulator()
+    simulator.reset()
+    yield simulator
+    simulator.reset()
