@@ -10,7 +10,7 @@
 
 #include "backward_params.h"
 #include "gradient_tiles.cuh"
-#include "scores.cuh"
+#include "gradient_weights.cuh"
 
 namespace tegula {
 
@@ -132,15 +132,9 @@ class BiasBlock {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const int i = 2 * h + e;
-            float share = 0;
-            if (seen.sees(key + e)) {
-              const float score = scores(product[i], row, key + e);
-              if (score != negative_infinity<float>()) {
-                share = exp2_fast(score - numbers_.shifts[place]);
-              }
-            }
-            const float of_kept = kept[e] == 0 ? 0 : of_weight[i] * kept[e];
-            slope[i] = share == 0 ? 0 : share * (of_kept - numbers_.deltas[place]);
+            slope[i] =
+                slope_of<false>(scores, product[i], of_weight[i], kept[e], row, key + e,
+                                numbers_.shifts[place], numbers_.deltas[place], seen.sees(key + e));
           }
         }
       };

@@ -22,7 +22,7 @@
 
 #include "backward_params.h"
 #include "gradient_tiles.cuh"
-#include "scores.cuh"
+#include "gradient_weights.cuh"
 
 namespace tegula {
 
@@ -229,7 +229,7 @@ class KeyBlock {
   TEGULA_DEVICE bool hides_more() const { return kRich && (p_.a.dense || p_.a.bias); }
 
   // P from scores. What the other warp gets is P times the slope of softcap; its sign, which P does
-  // not need, says that dropout drops the pair.
+  // not need, says that dropout drops the pair, and kHidden that it does not exist.
   template <bool kMasked>
   TEGULA_DEVICE void make_weights(const float (&products)[kM][kN][4], int step, int stage,
                                   uint32_t (&weights)[kM][kN][2]) const {
@@ -243,8 +243,8 @@ class KeyBlock {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int key = key_of(m, h), i = 2 * h + e;
-          weigh(product[i], int64_t{step} * kStep + row, key, rows.shifts[row],
-                !kMasked || seen.sees(key), kept[i], passed[i]);
+          weigh_pair(product[i], int64_t{step} * kStep + row, key, rows.shifts[row],
+                     !kMasked || seen.sees(key), kept[i], passed[i]);
         }
       }
       store_shared_128(passed_at(m, n), as_words(passed));
@@ -253,15 +253,13 @@ class KeyBlock {
     make_fragments<kRich>(weights, make, products);
   }
 
-  TEGULA_DEVICE void weigh(float product, int64_t row, int key, float shift, bool visible,
-                           float& kept, float& passed) const {
-    kept = passed = 0;
-    // What scores ask is not there for hidden pairs.
-    if (kRich && !visible) return;
-    const float score = scores_(product, row, key);
-    if (kRich && score == negative_infinity<float>()) return;
-    const float weight = exp2_fast(score - shift);
-    kept = passed = visible ? weight : 0;
+  TEGULA_DEVICE void weigh_pair(float product, int64_t row, int key, float shift, bool visible,
+                                float& kept, float& passed) const {
+    if (!weigh(scores_, product, row, key, shift, visible, kept)) {
+      passed = __uint_as_float(kHidden);
+      return;
+    }
+    passed = kept;
     if constexpr (kRich) {
       passed *= scores_.slope(product);
       if (scores_.kept(row, key) == 0) {
@@ -287,7 +285,7 @@ class KeyBlock {
         if constexpr (kRich) slope = (passed[i] & kDropped) != 0 ? 0 : slope * factor;
         const float share = __uint_as_float(kRich ? passed[i] & ~kDropped : passed[i]);
         slope = share * (slope - (i % 2 == 0 ? delta.x : delta.y));
-        slopes[i] = !whole && share == 0 ? 0 : slope;
+        slopes[i] = !whole && passed[i] == kHidden ? 0 : slope;
       }
       weight[0] = pack(slopes[0], slopes[1], T{}), weight[1] = pack(slopes[2], slopes[3], T{});
     };
@@ -295,6 +293,7 @@ class KeyBlock {
   }
 
   static constexpr uint32_t kDropped = 0x80000000u;
+  static constexpr uint32_t kHidden = 0x7FC00001u;  // a NaN that no operation makes
 
   // Where the pair's warps pass four numbers.
   TEGULA_DEVICE uint32_t passed_at(int m, int n) const {

@@ -12,7 +12,7 @@
 
 #include "backward_params.h"
 #include "gradient_tiles.cuh"
-#include "scores.cuh"
+#include "gradient_weights.cuh"
 
 namespace tegula {
 
@@ -180,31 +180,15 @@ class RowBlock {
         scores_.kept_pair(row_of(m, h), key, kept);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float share = weight_of(product[2 * h + e], row_of(m, h), key + e,
-                                        numbers_.shifts[place], !kMasked || seen.sees(key + e));
-          float slope = of_weight[2 * h + e];
-          if constexpr (kRich) slope = kept[e] == 0 ? 0 : slope * kept[e];
-          slope = share * (slope - numbers_.deltas[place]);
-          if constexpr (kRich) slope *= scores_.slope(product[2 * h + e]);
-          // What is hidden has no slope, whatever its row and key hold.
-          slopes[e] = (kMasked || kRich) && share == 0 ? 0 : slope;
+          const int i = 2 * h + e;
+          slopes[e] = slope_of<true>(scores_, product[i], of_weight[i], kept[e], row_of(m, h),
+                                     key + e, numbers_.shifts[place], numbers_.deltas[place],
+                                     !kMasked || seen.sees(key + e));
         }
         weight[h] = pack(slopes[0], slopes[1], T{});
       }
     };
     make_fragments<kRich>(weights, make, products, of_weights);
-  }
-
-  // P of a pair that the intervals show, or do not.
-  TEGULA_DEVICE float weight_of(float product, int64_t row, int key, float shift,
-                                bool visible) const {
-    if constexpr (kRich) {  // what scores ask is not there for hidden pairs
-      if (!visible) return 0;
-      const float score = scores_(product, row, key);
-      return score == negative_infinity<float>() ? 0 : exp2_fast(score - shift);
-    }
-    const float weight = exp2_fast(scores_(product, row, key) - shift);
-    return visible ? weight : 0;
   }
 
   // The block's rows take the place of what was read of them; those without keys get zeros.
