@@ -200,7 +200,13 @@ inline uint32_t leading_zeros(T x) {
 }
 template <class T>
 inline uint32_t highest_bit(T x) {
-  return x == 0 ? 0xFFFFFFFFu : 63 - __builtin_clzll(x);
+  const uint64_t magnitude = uint64_t(x < 0 ? ~x : x);
+  return magnitude == 0 ? 0xFFFFFFFFu : 63 - __builtin_clzll(magnitude);
+}
+template <class T>
+inline uint32_t shift_to_top(T x) {
+  const uint32_t bit = highest_bit(x);
+  return bit == 0xFFFFFFFFu ? bit : 8 * sizeof(T) - 1 - bit;
 }
 template <class T>
 inline T reverse_bits(T x) {

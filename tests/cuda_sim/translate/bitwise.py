@@ -44,14 +44,19 @@ def write_bit_field_extract(w: Writer, i: Instruction) -> str:
     return w.assign(i.operands[0], i.type, f"extract_bits<{VALUE_TYPES[i.type]}>({x}, {position}, {count})")
 
 
-@writes("popc clz brev bfind", "shiftamt")
+@writes("popc clz brev")
 def write_bit_count(w: Writer, i: Instruction) -> str:
-    if i.has("shiftamt") or (i.name == "bfind" and i.type[0] == "s"):
-        raise Unsupported(i.text)
-    names = {"popc": "count_ones", "clz": "leading_zeros", "brev": "reverse_bits", "bfind": "highest_bit"}
+    names = {"popc": "count_ones", "clz": "leading_zeros", "brev": "reverse_bits"}
     kind = unsigned(i.type)
     result = kind if i.name == "brev" else "u32"
     return w.assign(i.operands[0], result, f"{names[i.name]}<{VALUE_TYPES[kind]}>({w.value(i.operands[1], kind)})")
+
+
+@writes("bfind", "shiftamt")
+def write_highest_bit(w: Writer, i: Instruction) -> str:
+    """The highest bit that is not the sign: its place, or how far it must be shifted to the top."""
+    name = "shift_to_top" if i.has("shiftamt") else "highest_bit"
+    return w.assign(i.operands[0], "u32", f"{name}<{VALUE_TYPES[i.type]}>({w.value(i.operands[1], i.type)})")
 
 
 @writes("prmt")
