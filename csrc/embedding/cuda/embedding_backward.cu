@@ -105,6 +105,13 @@ TEGULA_DEVICE void sum_piece(const EmbeddingSumParams& p, int64_t begin, int64_t
   }
 }
 
+// Without the lowest `count` bits that are set.
+TEGULA_DEVICE uint32_t without_lowest(uint32_t bits, int count) {
+#pragma unroll 1
+  for (; count > 0 && bits != 0; --count) bits &= bits - 1;
+  return bits;
+}
+
 // kPlacesOfBlock sorted places and one tile of columns to each block; p.lanes threads to a piece.
 template <class T, int kN>
 TEGULA_DEVICE void sum_pieces(const EmbeddingSumParams& p) {
@@ -114,9 +121,11 @@ TEGULA_DEVICE void sum_pieces(const EmbeddingSumParams& p) {
   uint32_t starts = __ballot_sync(kAllLanes, starts_piece(p, first + threadIdx.x % kWarp));
   const int64_t column = (static_cast<int64_t>(tile) * p.lanes + threadIdx.x % p.lanes) * kN;
   if (column >= p.dim) return;
+  // Groups of lanes take turns at the pieces, each at its own at the same time.
   const int groups = kBackwardThreads / p.lanes, group = threadIdx.x / p.lanes;
-  for (int n = 0; starts != 0; ++n, starts &= starts - 1) {
-    if (n % groups == group) sum_piece<T, kN>(p, first + __ffs(starts) - 1, column);
+  for (starts = without_lowest(starts, group); starts != 0;
+       starts = without_lowest(starts, groups)) {
+    sum_piece<T, kN>(p, first + __ffs(starts) - 1, column);
   }
 }
 
