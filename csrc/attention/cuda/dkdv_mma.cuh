@@ -28,9 +28,9 @@ namespace tegula {
 
 // A block of rows and what is known of it.
 struct RowStep {
-  int index;                  // -1: there are no more
-  bool all_full;              // every pair of row and key of the block is visible
-  bool some_here, full_here;  // some pair of the warp's own keys is, every one is
+  int index = -1;                             // -1: there are no more
+  bool all_full = false;                      // every pair of row and key of the block is visible
+  bool some_here = false, full_here = false;  // some pair of the warp's own keys is, every one is
 };
 
 // Goes through the blocks of rows that see some of a block's keys, looking at 32 of them at a time.
@@ -50,7 +50,7 @@ class RowSteps {
     constexpr unsigned kAll = 0xFFFFFFFFu;
     while (some_ == 0) {
       first_ = next_;
-      if (first_ >= count_) return {-1, false, false, false};
+      if (first_ >= count_) return {};
       next_ += 32;
       const int index = first_ + static_cast<int>(threadIdx.x % 32);
       bool some = false, full = false, some_here = false, full_here = false;
@@ -109,29 +109,25 @@ class KeyBlock {
     RowSteps steps(p_.rows.sights + unit_index_ * p_.rows.blocks(),
                    static_cast<int>(p_.rows.blocks()), first_key_, first_key_ + keys_, own_key,
                    own_key + kPairKeys);
-    RowStep next = steps.next();
-    if (next.index >= 0) {
-      load_keys();
-      load_rows(next.index, 0);
-    }
-    commit_copies();
-    int stage = 0;
-    while (next.index >= 0) {
-      const RowStep step = next;
-      next = steps.next();
-      wait_for_copies<0>();
-      __syncthreads();  // the rows are there, and nobody is at the step before any more
-      const bool two = p_.stages == 2;
-      if (two && next.index >= 0) load_rows(next.index, 1 - stage);
+    RowStep next = steps.next(), step;
+    if (next.index >= 0) load_keys();
+    // With two stages, the rows of the next step are on their way during a step.
+    const bool two = p_.stages == 2;
+    int stage = 0;  // of the next step
+    while (next.index >= 0 || step.index >= 0) {
+      if (two) wait_for_copies<0>();
+      __syncthreads();  // the step's rows are there, and nobody is at the one before any more
+      if (next.index >= 0) load_rows(next.index, stage);
       commit_copies();
-      add(step, stage);
-      if (two) {
-        stage = 1 - stage;
-      } else {
+      if (!two) {
+        wait_for_copies<0>();
         __syncthreads();
-        if (next.index >= 0) load_rows(next.index, 0);
-        commit_copies();
+        step = next;
       }
+      if (two) stage = 1 - stage;
+      if (step.index >= 0) add(step, stage);
+      step = two ? next : RowStep{};
+      next = steps.next();
     }
     write();
   }

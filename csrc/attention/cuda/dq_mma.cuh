@@ -22,6 +22,7 @@ class RowBlock {
   static constexpr int kN = kStep / 8;
   static constexpr int kRows = kRowWarps * kM * 16;
   static constexpr uint32_t kStepTile = tile_bytes(kStep, kDim);
+  static constexpr int kNone = -1;  // no key
 
  public:
   TEGULA_DEVICE RowBlock(const AttentionBackwardParams& params, char* memory)
@@ -45,29 +46,25 @@ class RowBlock {
     const int64_t own_row = first_row_ + own_;
     const SeenByAll own = own_row < p_.rows.unit_rows ? sights()[own_row / kSightRows] : nothing();
 
-    int key = all.lo < all.hi ? next_key(all, all.lo / kStep * kStep) : all.hi;
-    if (key < all.hi) {
-      load_rows();
-      load_keys(key, 0);
-    }
-    commit_copies();
-    int stage = 0;
-    while (key < all.hi) {
-      const int next = next_key(all, key + kStep);
-      wait_for_copies<0>();
-      __syncthreads();  // the keys are there, and nobody is at the step before any more
-      const bool two = p_.stages == 2;
-      if (two && next < all.hi) load_keys(next, 1 - stage);
+    int next = all.lo < all.hi ? next_key(all, all.lo / kStep * kStep) : kNone, key = kNone;
+    if (next != kNone) load_rows();
+    // With two stages, the keys of the next step are on their way during a step.
+    const bool two = p_.stages == 2;
+    int stage = 0;  // of the next step
+    while (next != kNone || key != kNone) {
+      if (two) wait_for_copies<0>();
+      __syncthreads();  // the step's keys are there, and nobody is at the one before any more
+      if (next != kNone) load_keys(next, stage);
       commit_copies();
-      add(key, stage, all.shows_all(key, key + kStep), own);
-      if (two) {
-        stage = 1 - stage;
-      } else {
+      if (!two) {
+        wait_for_copies<0>();
         __syncthreads();
-        if (next < all.hi) load_keys(next, 0);
-        commit_copies();
+        key = next;
       }
-      key = next;
+      if (two) stage = 1 - stage;
+      if (key != kNone) add(key, stage, all.shows_all(key, key + kStep), own);
+      key = two ? next : kNone;
+      if (next != kNone) next = next_key(all, next + kStep);
     }
     write();
   }
@@ -89,10 +86,11 @@ class RowBlock {
     }
     return all;
   }
-  // The first step from `key` on that is not hidden from all rows by their gap.
+  // The first step from `key` on that is not hidden from all rows, or kNone.
   TEGULA_DEVICE static int next_key(const SeenByAll& all, int key) {
     const bool in_gap = key >= all.gap_lo && key + kStep <= all.gap_hi;
-    return in_gap ? all.gap_hi / kStep * kStep : key;
+    if (in_gap) key = all.gap_hi / kStep * kStep;
+    return key < all.hi ? key : kNone;
   }
 
   // Row 16 m + g + 8 h of the warp's fragments.
