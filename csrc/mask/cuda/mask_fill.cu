@@ -18,12 +18,17 @@ TEGULA_DEVICE void store_keys(const MaskFillParams& p, T* row, int64_t column, u
   const T hidden = static_cast<T>(p.hidden), visible = static_cast<T>(p.visible);
   if constexpr (kN > 1) {
     if (inside == (1u << kN) - 1) {
-      T elements[kN];
+      uint32_t words[4] = {};
 #pragma unroll
-      for (int j = 0; j < kN; ++j) elements[j] = shown >> j & 1 ? visible : hidden;
-      uint4 words;
-      memcpy(&words, elements, sizeof words);
-      *reinterpret_cast<uint4*>(row + column) = words;
+      for (int j = 0; j < kN; ++j) {
+        const T element = shown >> j & 1 ? visible : hidden;
+        constexpr int kSize = sizeof(T);
+        words[j * kSize / 4] |= static_cast<uint32_t>(element) << (8 * (j * kSize % 4));
+        if constexpr (kSize == 8) words[2 * j + 1] = static_cast<uint32_t>(element >> 32);
+      }
+      // By name, or the compiler makes several stores of it.
+      __stwb(reinterpret_cast<uint4*>(row + column),
+             make_uint4(words[0], words[1], words[2], words[3]));
       return;
     }
   }
