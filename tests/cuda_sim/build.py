@@ -2,7 +2,7 @@
 
     python tests/cuda_sim/build.py OUT.so SOURCES...      (SOURCE:90a is compiled for that architecture only)
 
-Each source goes through nvcc to PTX, through the translator to C++, through g++ to objects; all are linked with
+Each source goes through nvcc to PTX, through the translator to C, through gcc to objects; all are linked with
 the simulator's runtime into one library. Every step is kept under the hash of what it depends on.
 """
 
@@ -25,10 +25,10 @@ RUNTIME = HERE / "runtime"
 TRANSLATOR = HERE / "translate"
 
 NVCC_OPTIONS = ("-ptx", "-lineinfo", "-std=c++20")
-GXX_OPTIONS = ("-std=c++20", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing")
+OPTIONS = ("-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing")
 # Kernels are large and run for moments: more optimisation costs more than it saves.
-KERNEL_OPTIONS = ("-O1", "-w", "-fno-exceptions")
-RUNTIME_OPTIONS = ("-O2", "-Wall", "-Wextra", "-Werror")
+KERNEL_OPTIONS = ("-x", "c", "-std=gnu17", "-O1", "-w")
+RUNTIME_OPTIONS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror")
 
 
 class MissingTool(RuntimeError):
@@ -115,7 +115,7 @@ class Builder:
         self.nvcc = nvcc()
         self.gxx = gxx()
         self.include = cuda_include(self.nvcc)
-        self.options = (*GXX_OPTIONS, *machine_options())
+        self.options = (*OPTIONS, *machine_options())
         self.tools = run(self.nvcc, "--version") + run(self.gxx, "--version")
         self.translator = digest(*sorted(TRANSLATOR.glob("*.py")))
         cache.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class Builder:
             run(self.nvcc, *options, *(f"-I{path}" for path in self.include_dirs), source, "-o", ptx)
             run(sys.executable, "-m", "cuda_sim.translate", ptx, arch, made)
             keep(made, folder)
-        return sorted(folder.glob("*.cpp"))
+        return sorted(folder.glob("*.c"))
 
     def compile(self, source: Path, options: Sequence[str], headers: Sequence[Path]) -> Path:
         key = digest(self.tools, " ".join((*self.options, *options)), source, *headers)

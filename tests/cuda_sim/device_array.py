@@ -14,6 +14,7 @@ from .dlpack import make_capsule
 from .simulator import Simulator
 
 CUDA = 2  # kDLCUDA
+DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
 
 
 class Device(NamedTuple):
@@ -191,7 +192,7 @@ def iter_elements(view: np.ndarray) -> Any:
 
 
 def namespace(simulator: Simulator, default_device: int = 0) -> SimpleNamespace:
-    """The array library of a simulator: ``empty``, ``zeros`` and ``asarray``."""
+    """The array library of a simulator: a few functions, and the names of dtypes."""
 
     def number(device: Any) -> int:
         return default_device if device is None else int(getattr(device, "id", device))
@@ -207,4 +208,8 @@ def namespace(simulator: Simulator, default_device: int = 0) -> SimpleNamespace:
             return array
         return DeviceArray.from_numpy(simulator, np.asarray(array, dtype), number(device))
 
-    return SimpleNamespace(empty=empty, zeros=zeros, asarray=asarray, __name__="simulated")
+    def broadcast_to(array: DeviceArray, shape: Any) -> DeviceArray:
+        return array.view_of(np.broadcast_to(array.memory_view, shape))
+
+    functions = {"empty": empty, "zeros": zeros, "asarray": asarray, "broadcast_to": broadcast_to}
+    return SimpleNamespace(**functions, **{name: np.dtype(name) for name in DTYPES}, __name__="simulated")

@@ -1,4 +1,4 @@
-// What translated kernels include: the runtime's calls and the description of a kernel.
+// What translated kernels (C) include: the runtime's (C++) calls and the description of a kernel.
 //
 // `At` numbers a line of the source in the kernel's table of locations. Addresses of global, local
 // and parameter memory are those of the host; addresses in shared memory are offsets.
@@ -9,19 +9,22 @@
 
 #include "arithmetic.h"
 
+#ifdef __cplusplus
 namespace cusim {
+extern "C" {
+#endif
 
-using At = uint32_t;
+typedef uint32_t At;
 
-struct Dim3 {
-  uint32_t x = 1, y = 1, z = 1;
-};
+typedef struct {
+  uint32_t x, y, z;
+} Dim3;
 
-struct Parameter {
+typedef struct {
   uint32_t offset, size;
-};
+} Parameter;
 
-struct Kernel {
+typedef struct {
   const char* name;
   const char* arch;  // "80", "90a"
   void (*run)(char* parameters);
@@ -32,20 +35,17 @@ struct Kernel {
   uint32_t max_threads;
   bool async_proxy;  // bulk copies, wgmma: stores to shared memory need fences
   bool fences;       // orders memory between blocks
-};
-
-struct Registration {
-  explicit Registration(const Kernel* kernel);
-};
+} Kernel;
+void register_kernel(const Kernel* kernel);
 
 // Where the running thread stands.
-struct Place {
-  Dim3 tid{0, 0, 0};
-  uint32_t linear = 0, lane = 0, warp_index = 0;
-};
-struct Geometry {
+typedef struct {
+  Dim3 tid;
+  uint32_t linear, lane, warp_index;
+} Place;
+typedef struct {
   Dim3 grid, block, index;
-};
+} Geometry;
 extern Place* here;
 extern Geometry geometry;
 
@@ -54,12 +54,12 @@ uint32_t dynamic_shared_bytes();
 uint32_t total_shared_bytes();
 uint64_t clock_cycles();
 
-[[noreturn]] void fail(At at, const char* format, ...) __attribute__((format(printf, 2, 3)));
-[[noreturn]] void exit_thread(At at);
+__attribute__((noreturn, format(printf, 2, 3))) void fail(At at, const char* format, ...);
+__attribute__((noreturn)) void exit_thread(At at);
 
 // --- memory
 // ---------------------------------------------------------------------------------------
-enum Strength : uint32_t {
+enum {
   kWeak = 0,
   kStrong = 1,       // volatile, relaxed or stronger: no data race with others of its kind
   kAcquire = 2,      // orders what follows, between blocks
@@ -86,26 +86,26 @@ void wait_for_copies(uint32_t pending, At at);
 
 // --- threads together
 // -----------------------------------------------------------------------------
-struct BlockVotes {
+typedef struct {
   uint32_t yes, all;
-};
+} BlockVotes;
 void sync_threads(uint32_t barrier, uint32_t count, bool aligned, At at);
 void arrive_at_barrier(uint32_t barrier, uint32_t count, bool aligned, At at);
 BlockVotes vote_of_block(uint32_t barrier, uint32_t count, bool predicate, bool aligned, At at);
 void sync_warp(uint32_t mask, At at);
 void give_way();
 
-enum Shuffle { kShuffleUp, kShuffleDown, kShuffleBfly, kShuffleIdx };
-enum Reduce { kReduceAdd, kReduceMin, kReduceMax, kReduceAnd, kReduceOr, kReduceXor };
+typedef enum { kShuffleUp, kShuffleDown, kShuffleBfly, kShuffleIdx } Shuffle;
+typedef enum { kReduceAdd, kReduceMin, kReduceMax, kReduceAnd, kReduceOr, kReduceXor } Reduce;
 uint32_t shuffle(Shuffle mode, uint32_t value, uint32_t lane, uint32_t bounds, uint32_t mask,
-                 bool& inside, At at);
+                 bool* inside, At at);
 uint32_t ballot(bool predicate, uint32_t mask, At at);
 uint32_t match_any(uint64_t value, uint32_t mask, At at);
 uint32_t match_all(uint64_t value, uint32_t mask, At at);
 uint32_t reduce_lanes(Reduce kind, bool is_signed, uint32_t value, uint32_t mask, At at);
 uint32_t elect(uint32_t mask, At at);
 
-enum Element { kBFloat16, kFloat16, kTFloat32 };
+typedef enum { kBFloat16, kFloat16, kTFloat32 } Element;
 void load_matrices(uint32_t* out, int count, bool transposed, uint64_t row, At at);
 void store_matrices(const uint32_t* in, int count, bool transposed, uint64_t row, At at);
 uint32_t transpose_matrix(uint32_t value, At at);
@@ -121,7 +121,7 @@ void expect_bytes(uint64_t barrier, uint32_t bytes, At at);
 bool wait_for_mbarrier(uint64_t barrier, uint32_t parity, bool blocks, At at);
 void copies_arrive(uint64_t barrier, bool counted, At at);
 
-enum StoreKind { kReplace, kAddFloat32, kAddBFloat16, kAddFloat16, kAddUint32, kAddTensor };
+typedef enum { kReplace, kAddFloat32, kAddBFloat16, kAddFloat16, kAddUint32, kAddTensor } StoreKind;
 void bulk_load(uint64_t target, uint64_t source, uint32_t bytes, uint64_t barrier, At at);
 void bulk_store(uint64_t target, uint64_t source, uint32_t bytes, StoreKind kind, At at);
 void tensor_load(uint64_t target, uint64_t map, const int32_t* place, int rank, uint64_t barrier,
@@ -132,7 +132,7 @@ void commit_bulk_stores();
 void wait_for_bulk_stores(uint32_t pending, At at);
 
 // D (+)= A B of a warpgroup, 64 rows, 16 deep; A in registers unless `a` is null.
-struct Wgmma {
+typedef struct {
   Element kind;
   int columns;
   const uint32_t* a;
@@ -140,32 +140,73 @@ struct Wgmma {
   bool keep;  // add to D
   int sign_a, sign_b;
   bool transposed_a, transposed_b;  // M or N runs fastest in memory
-};
+} Wgmma;
 void wgmma_fence(At at);
-void multiply_matrices_async(const Wgmma& product, uint32_t* sums, At at);
+void multiply_matrices_async(const Wgmma* product, uint32_t* sums, At at);
 void wgmma_commit(At at);
 void wgmma_wait(uint32_t pending, At at);
 
+// In a rounding other than to nearest.
+typedef enum { kToZero, kDown, kUp } Rounding;
+float add_f32_rounded(Rounding rounding, float x, float y);
+float sub_f32_rounded(Rounding rounding, float x, float y);
+float mul_f32_rounded(Rounding rounding, float x, float y);
+float div_f32_rounded(Rounding rounding, float x, float y);
+float sqrt_f32_rounded(Rounding rounding, float x);
+float fma_f32_rounded(Rounding rounding, float x, float y, float z);
+float f32_of_double_rounded(Rounding rounding, double x);
+float f32_of_signed_rounded(Rounding rounding, int64_t x);
+float f32_of_unsigned_rounded(Rounding rounding, uint64_t x);
+double add_f64_rounded(Rounding rounding, double x, double y);
+double sub_f64_rounded(Rounding rounding, double x, double y);
+double mul_f64_rounded(Rounding rounding, double x, double y);
+double div_f64_rounded(Rounding rounding, double x, double y);
+double sqrt_f64_rounded(Rounding rounding, double x);
+double fma_f64_rounded(Rounding rounding, double x, double y, double z);
+double f64_of_signed_rounded(Rounding rounding, int64_t x);
+double f64_of_unsigned_rounded(Rounding rounding, uint64_t x);
+
 // Device functions that CUDA's headers declare.
-void assert_failed(const char* message, const char* file, uint32_t line, At at);
+void print_nothing(char* const* parameters, char* result, At at);
+__attribute__((noreturn)) void assert_failed(char* const* parameters, char* result, At at);
 
+#ifdef __cplusplus
+}  // extern "C"
 }  // namespace cusim
+#else
 
-template <class T>
-inline T load(const char* from) {
-  T value;
-  __builtin_memcpy(&value, from, sizeof value);
+// Values in memory.
+static inline uint8_t load_u8(const char* from) { return (uint8_t)*from; }
+static inline int8_t load_s8(const char* from) { return (int8_t)*from; }
+static inline uint16_t load_u16(const char* from) {
+  uint16_t value;
+  memcpy(&value, from, sizeof value);
   return value;
 }
-template <class T>
-inline void store(char* to, T value) {
-  __builtin_memcpy(to, &value, sizeof value);
+static inline int16_t load_s16(const char* from) { return (int16_t)load_u16(from); }
+static inline uint32_t load_u32(const char* from) {
+  uint32_t value;
+  memcpy(&value, from, sizeof value);
+  return value;
 }
+static inline int32_t load_s32(const char* from) { return (int32_t)load_u32(from); }
+static inline uint64_t load_u64(const char* from) {
+  uint64_t value;
+  memcpy(&value, from, sizeof value);
+  return value;
+}
+static inline int64_t load_s64(const char* from) { return (int64_t)load_u64(from); }
+static inline float load_float(const char* from) { return as_float(load_u32(from)); }
+static inline double load_double(const char* from) { return as_double(load_u64(from)); }
+static inline void store_u8(char* to, uint8_t value) { *to = (char)value; }
+static inline void store_s8(char* to, int8_t value) { *to = (char)value; }
+static inline void store_u16(char* to, uint16_t value) { memcpy(to, &value, sizeof value); }
+static inline void store_s16(char* to, int16_t value) { memcpy(to, &value, sizeof value); }
+static inline void store_u32(char* to, uint32_t value) { memcpy(to, &value, sizeof value); }
+static inline void store_s32(char* to, int32_t value) { memcpy(to, &value, sizeof value); }
+static inline void store_u64(char* to, uint64_t value) { memcpy(to, &value, sizeof value); }
+static inline void store_s64(char* to, int64_t value) { memcpy(to, &value, sizeof value); }
+static inline void store_float(char* to, float value) { memcpy(to, &value, sizeof value); }
+static inline void store_double(char* to, double value) { memcpy(to, &value, sizeof value); }
 
-static inline void cusim_vprintf(char* const*, char* result, cusim::At) {
-  store<int32_t>(result, 0);
-}
-static inline void cusim_assertfail(char* const* parameters, char*, cusim::At at) {
-  cusim::assert_failed(load<const char*>(parameters[0]), load<const char*>(parameters[1]),
-                       load<uint32_t>(parameters[2]), at);
-}
+#endif

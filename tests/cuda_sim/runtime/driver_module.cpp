@@ -67,7 +67,7 @@ std::vector<const Kernel*>& all_kernels() {
   static std::vector<const Kernel*> kernels;
   return kernels;
 }
-Registration::Registration(const Kernel* kernel) { all_kernels().push_back(kernel); }
+void register_kernel(const Kernel* kernel) { all_kernels().push_back(kernel); }
 
 }  // namespace cusim
 

@@ -2,99 +2,100 @@
 #include <fenv.h>
 #include <math.h>
 
-#include "arithmetic.h"
+#include "device_code.h"
 
-namespace rounded {
+namespace cusim {
 
 namespace {
 
-class Rounding {
+class HostRounding {
  public:
-  explicit Rounding(Mode mode) : before_(fegetround()) {
-    fesetround(mode == rz ? FE_TOWARDZERO : mode == rm ? FE_DOWNWARD : FE_UPWARD);
+  explicit HostRounding(Rounding rounding) : before_(fegetround()) {
+    fesetround(rounding == kToZero ? FE_TOWARDZERO : rounding == kDown ? FE_DOWNWARD : FE_UPWARD);
   }
-  ~Rounding() { fesetround(before_); }
+  ~HostRounding() { fesetround(before_); }
 
  private:
   int before_;
 };
 
 // Through volatile variables, so that the compiler computes nothing before the mode is set.
-template <class T, class Compute>
-T compute(Mode mode, T x, T y, T z, Compute formula) {
-  const Rounding rounding(mode);
+template <class T, class Formula>
+T compute(Rounding rounding, T x, T y, T z, Formula formula) {
+  const HostRounding host(rounding);
   volatile T a = x, b = y, c = z;
   volatile T result = formula(T(a), T(b), T(c));
   return result;
 }
 
-}  // namespace
-
-template <class T>
-T add(Mode mode, T x, T y) {
-  return compute<T>(mode, x, y, 0, [](T a, T b, T) { return a + b; });
-}
-template <class T>
-T sub(Mode mode, T x, T y) {
-  return compute<T>(mode, x, y, 0, [](T a, T b, T) { return a - b; });
-}
-template <class T>
-T mul(Mode mode, T x, T y) {
-  return compute<T>(mode, x, y, 0, [](T a, T b, T) { return a * b; });
-}
-template <class T>
-T div(Mode mode, T x, T y) {
-  return compute<T>(mode, x, y, 0, [](T a, T b, T) { return a / b; });
-}
-template <class T>
-T sqrt(Mode mode, T x) {
-  return compute<T>(mode, x, 0, 0, [](T a, T, T) { return T(::sqrt(a)); });
-}
-template <>
-float sqrt<float>(Mode mode, float x) {
-  return compute<float>(mode, x, 0, 0, [](float a, float, float) { return sqrtf(a); });
-}
-template <class T>
-T fma(Mode mode, T x, T y, T z) {
-  return compute<T>(mode, x, y, z, [](T a, T b, T c) { return fused(a, b, c); });
-}
-
 template <class T, class V>
-static T converted(Mode mode, V x) {
-  const Rounding rounding(mode);
+T converted(Rounding rounding, V x) {
+  const HostRounding host(rounding);
   volatile V value = x;
   volatile T result = T(value);
   return result;
 }
+
 template <class T>
-T convert(Mode mode, double x) {
-  return converted<T>(mode, x);
+T sum(T x, T y, T) {
+  return x + y;
 }
 template <class T>
-T convert(Mode mode, int64_t x) {
-  return converted<T>(mode, x);
+T difference(T x, T y, T) {
+  return x - y;
 }
 template <class T>
-T convert(Mode mode, uint64_t x) {
-  return converted<T>(mode, x);
+T product(T x, T y, T) {
+  return x * y;
+}
+template <class T>
+T quotient(T x, T y, T) {
+  return x / y;
 }
 
-template float add(Mode, float, float);
-template double add(Mode, double, double);
-template float sub(Mode, float, float);
-template double sub(Mode, double, double);
-template float mul(Mode, float, float);
-template double mul(Mode, double, double);
-template float div(Mode, float, float);
-template double div(Mode, double, double);
-template double sqrt(Mode, double);
-template float fma(Mode, float, float, float);
-template double fma(Mode, double, double, double);
-template float convert(Mode, double);
-template double convert(Mode, double);
-template float convert(Mode, int64_t);
-template double convert(Mode, int64_t);
-template float convert(Mode, uint64_t);
-template double convert(Mode, uint64_t);
+}  // namespace
 
-}  // namespace rounded
+extern "C" {
+
+float add_f32_rounded(Rounding r, float x, float y) { return compute(r, x, y, 0.f, sum<float>); }
+float sub_f32_rounded(Rounding r, float x, float y) {
+  return compute(r, x, y, 0.f, difference<float>);
+}
+float mul_f32_rounded(Rounding r, float x, float y) {
+  return compute(r, x, y, 0.f, product<float>);
+}
+float div_f32_rounded(Rounding r, float x, float y) {
+  return compute(r, x, y, 0.f, quotient<float>);
+}
+float sqrt_f32_rounded(Rounding r, float x) {
+  return compute(r, x, 0.f, 0.f, [](float a, float, float) { return sqrtf(a); });
+}
+float fma_f32_rounded(Rounding r, float x, float y, float z) {
+  return compute(r, x, y, z, fused_f32);
+}
+float f32_of_double_rounded(Rounding r, double x) { return converted<float>(r, x); }
+float f32_of_signed_rounded(Rounding r, int64_t x) { return converted<float>(r, x); }
+float f32_of_unsigned_rounded(Rounding r, uint64_t x) { return converted<float>(r, x); }
+
+double add_f64_rounded(Rounding r, double x, double y) { return compute(r, x, y, 0., sum<double>); }
+double sub_f64_rounded(Rounding r, double x, double y) {
+  return compute(r, x, y, 0., difference<double>);
+}
+double mul_f64_rounded(Rounding r, double x, double y) {
+  return compute(r, x, y, 0., product<double>);
+}
+double div_f64_rounded(Rounding r, double x, double y) {
+  return compute(r, x, y, 0., quotient<double>);
+}
+double sqrt_f64_rounded(Rounding r, double x) {
+  return compute(r, x, 0., 0., [](double a, double, double) { return sqrt(a); });
+}
+double fma_f64_rounded(Rounding r, double x, double y, double z) {
+  return compute(r, x, y, z, fused_f64);
+}
+double f64_of_signed_rounded(Rounding r, int64_t x) { return converted<double>(r, x); }
+double f64_of_unsigned_rounded(Rounding r, uint64_t x) { return converted<double>(r, x); }
+
+}  // extern "C"
+
+}  // namespace cusim

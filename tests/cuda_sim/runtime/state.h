@@ -24,6 +24,18 @@ struct BulkStore {  // smem -> global, not yet known to have been read
   uint64_t hash;
 };
 
+// Values in memory.
+template <class T>
+T load(const char* from) {
+  T value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+template <class T>
+void store(char* to, T value) {
+  __builtin_memcpy(to, &value, sizeof value);
+}
+
 struct Warp;
 struct Fiber : Place {
   enum State { kReady, kWaiting, kDone };

@@ -132,7 +132,7 @@ template <class T, class Add>
 void add_elements(uint64_t to, const char* from, uint32_t bytes, At at, Add add) {
   for (uint32_t i = 0; i < bytes; i += sizeof(T)) {
     char* word = update_generic(to + i, sizeof(T), kWeak, at);
-    store<T>(word, add(load<T>(word), load<T>(from + i)));
+    store<T>(word, T(add(load<T>(word), load<T>(from + i))));
   }
 }
 
@@ -145,8 +145,8 @@ void put(uint64_t to, const char* from, uint32_t bytes, StoreKind kind, At at) {
     case kAddUint32:
       add_elements<uint32_t>(to, from, bytes, at, [](uint32_t x, uint32_t y) { return x + y; });
       return;
-    case kAddBFloat16: add_elements<uint16_t>(to, from, bytes, at, add_bfloats<uint16_t>); return;
-    case kAddFloat16: add_elements<uint16_t>(to, from, bytes, at, add_halves<uint16_t>); return;
+    case kAddBFloat16: add_elements<uint16_t>(to, from, bytes, at, add_bfloats); return;
+    case kAddFloat16: add_elements<uint16_t>(to, from, bytes, at, add_halves); return;
     default: fail(at, "a reduction of a type that is not simulated");
   }
 }

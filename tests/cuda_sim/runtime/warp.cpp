@@ -28,7 +28,7 @@ void sync_warp(uint32_t mask, At at) {
 }
 
 uint32_t shuffle(Shuffle mode, uint32_t value, uint32_t lane, uint32_t bounds, uint32_t mask,
-                 bool& inside, At at) {
+                 bool* inside, At at) {
   static const char* const kNames[] = {"shfl.up", "shfl.down", "shfl.bfly", "shfl.idx"};
   struct In {
     uint32_t value, lane, bounds;
@@ -52,7 +52,7 @@ uint32_t shuffle(Shuffle mode, uint32_t value, uint32_t lane, uint32_t bounds, u
       to_lane(warp, self, Out{from_lane<In>(warp, from).value, reached});
     }
   });
-  inside = out.inside;
+  *inside = out.inside;
   return out.value;
 }
 

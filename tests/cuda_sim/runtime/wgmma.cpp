@@ -107,7 +107,7 @@ void multiply(Warp& warp, At at) {
       const uint32_t column = 8 * uint32_t(i / 4) + 2 * (lane % 4) + uint32_t(i % 2);
       float sum = p.keep ? as_float(sums[i]) : 0.f;
       for (int k = 0; k < kDepth; ++k) sum += sign * a[row][k] * b[column][k];
-      sums[i] = bits(sum);
+      sums[i] = float_bits(sum);
     }
   }
 }
@@ -116,10 +116,10 @@ void multiply(Warp& warp, At at) {
 
 void wgmma_fence(At) {}
 
-void multiply_matrices_async(const Wgmma& product, uint32_t* sums, At at) {
+void multiply_matrices_async(const Wgmma* product, uint32_t* sums, At at) {
   const uint32_t last_warp = current()->warp_index / 4 * 4 + 3;
   if (last_warp * 32 + 31 >= block.fibers.size()) fail(at, "wgmma in a warpgroup of fewer warps");
-  const Lane lane{&product, sums};
+  const Lane lane{product, sums};
   char nothing;
   collective("wgmma", kAllLanes, &lane, sizeof lane, &nothing, 0, at,
              [=](Warp& warp) { multiply(warp, at); });

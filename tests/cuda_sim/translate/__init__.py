@@ -1,1 +1,1 @@
-"""Translates PTX into C++ that calls the simulator's runtime."""
+"""Translates PTX into C that calls the simulator's runtime."""

@@ -1,4 +1,4 @@
-"""`python -m cuda_sim.translate FILE.ptx ARCH FOLDER` writes the C++ files of a module."""
+"""`python -m cuda_sim.translate FILE.ptx ARCH FOLDER` writes the C files of a module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main(ptx: str, arch: str, folder: str) -> int:
         print(f"{path.name}: the simulator does not know: {error}", file=sys.stderr)
         return 1
     for number, text in enumerate(files):
-        (Path(folder) / f"{path.stem}_{number}.cpp").write_text(text, encoding="utf-8")
+        (Path(folder) / f"{path.stem}_{number}.c").write_text(text, encoding="utf-8")
     return 0
 
 

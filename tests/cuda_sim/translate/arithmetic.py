@@ -7,7 +7,7 @@ from .writer import VALUE_TYPES, Writer, writes
 
 FLOATS = ("f32", "f64")
 HALVES = ("f16", "bf16", "f16x2", "bf16x2")
-ROUNDINGS = ("rn", "rz", "rm", "rp")
+ROUNDING = {"rz": "kToZero", "rm": "kDown", "rp": "kUp"}
 INFIX = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
 
 
@@ -16,21 +16,23 @@ def unsigned(kind: str) -> str:
     return "u" + kind[1:] if kind[0] in "sb" else kind
 
 
+def signedness(kind: str) -> str:
+    return "signed" if kind[0] == "s" else "unsigned"
+
+
 def bits_of(kind: str) -> int:
     return SIZES[kind] * 8
 
 
 def directed(i: Instruction) -> str | None:
     """The rounding that is not to nearest, or none."""
-    return next((part for part in i.modifiers if part in ROUNDINGS and part != "rn"), None)
+    return next((part for part in i.modifiers if part in ROUNDING), None)
 
 
 def rounded(w: Writer, i: Instruction, function: str, inputs: list[str], plain: str) -> str:
     """Sets the result of a float operation, in the rounding that it asks for."""
     mode, flush = directed(i), i.has("ftz")
-    expression = (
-        plain if mode is None else f"rounded::{function}<{VALUE_TYPES[i.type]}>(rounded::{mode}, {', '.join(inputs)})"
-    )
+    expression = plain if mode is None else f"{function}_{i.type}_rounded({ROUNDING[mode]}, {', '.join(inputs)})"
     if i.has("sat"):
         expression = f"saturate({expression})"
     return w.assign(i.operands[0], i.type, expression, flush)
@@ -46,8 +48,8 @@ def write_sum(w: Writer, i: Instruction) -> str:
         x, y = (w.value(text, i.type, i.has("ftz")) for text in i.operands[1:3])
         return rounded(w, i, i.name, [x, y], f"{x} {INFIX[i.name]} {y}")
     if i.has("sat"):
-        x, y = (f"int64_t({w.value(text, i.type)})" for text in i.operands[1:3])
-        return w.assign(i.operands[0], i.type, f"clamp_to_int({x} {INFIX[i.name]} {y})")
+        x, y = (f"(int64_t)({w.value(text, i.type)})" for text in i.operands[1:3])
+        return w.assign(i.operands[0], i.type, f"clamp_signed({x} {INFIX[i.name]} {y}, 32)")
     kind = unsigned(i.type)
     x, y = (w.value(text, kind) for text in i.operands[1:3])
     return w.assign(i.operands[0], i.type, f"{x} {INFIX[i.name]} {y}")
@@ -71,16 +73,16 @@ def write_carry(w: Writer, i: Instruction) -> str:
     width = bits_of(i.type)
     word = f"uint{width}_t"
     wide = "uint64_t" if width == 32 else "unsigned __int128"
-    inputs = [f"{wide}({word}({w.operand(text)}))" for text in i.operands[1:]]
+    inputs = [f"({wide})({word})({w.operand(text)})" for text in i.operands[1:]]
     carry = "carry" if i.name.endswith("c") else "0"
     if i.name.startswith("mad"):
-        product = f"{wide}({word}(({inputs[0]} * {inputs[1]}) >> {width if i.has('hi') else 0}))"
+        product = f"({wide})({word})(({inputs[0]} * {inputs[1]}) >> {width if i.has('hi') else 0})"
         expression = f"{product} + {inputs[2]} + {carry}"
     else:
         sign = INFIX[i.name[:3]]
         expression = f"{inputs[0]} {sign} {inputs[1]} {sign} {carry}"
-    keep = f"carry = uint32_t(sum >> {width}) & 1; " if i.has("cc") else ""
-    return f"{{ {wide} sum = {expression}; {w.operand(i.operands[0])} = {word}(sum); {keep}}}"
+    keep = f"carry = (uint32_t)(sum >> {width}) & 1; " if i.has("cc") else ""
+    return f"{{ {wide} sum = {expression}; {w.operand(i.operands[0])} = ({word})sum; {keep}}}"
 
 
 @writes("mul mad", "rn rz rm rp ftz sat lo hi wide cc")
@@ -92,25 +94,25 @@ def write_product(w: Writer, i: Instruction) -> str:
     if i.type in FLOATS:
         values = [w.value(text, i.type, i.has("ftz")) for text in i.operands[1:]]
         if i.name == "mad":
-            return rounded(w, i, "fma", values, f"fused({', '.join(values)})")
+            return rounded(w, i, "fma", values, f"fused_{i.type}({', '.join(values)})")
         return rounded(w, i, "mul", values, f"{values[0]} * {values[1]}")
     if i.has("sat"):
         raise Unsupported(i.text)
     kind = i.type
     if i.has("wide"):
         kind = kind[0] + str(2 * bits_of(kind))
-        x, y = (f"{VALUE_TYPES[kind]}({w.value(text, i.type)})" for text in i.operands[1:3])
+        x, y = (f"({VALUE_TYPES[kind]})({w.value(text, i.type)})" for text in i.operands[1:3])
         product = f"{x} * {y}"
     elif i.has("hi"):
         sign, width = kind[0] == "s", 2 * bits_of(kind)
         wide = ("" if sign else "unsigned ") + "__int128" if width == 128 else f"{'' if sign else 'u'}int{width}_t"
-        x, y = (f"{wide}({w.value(text, kind)})" for text in i.operands[1:3])
-        product = f"{VALUE_TYPES[kind]}(({x} * {y}) >> {bits_of(kind)})"
+        x, y = (f"({wide})({w.value(text, kind)})" for text in i.operands[1:3])
+        product = f"({VALUE_TYPES[kind]})(({x} * {y}) >> {bits_of(kind)})"
     else:
         x, y = (w.value(text, unsigned(kind)) for text in i.operands[1:3])
-        product = f"{VALUE_TYPES[unsigned(kind)]}(1u * {x} * {y})"
+        product = f"({VALUE_TYPES[unsigned(kind)]})(1u * {x} * {y})"
     if i.name == "mad":
-        product = f"{VALUE_TYPES[unsigned(kind)]}({product}) + {w.value(i.operands[3], unsigned(kind))}"
+        product = f"({VALUE_TYPES[unsigned(kind)]})({product}) + {w.value(i.operands[3], unsigned(kind))}"
     return w.assign(i.operands[0], kind, product)
 
 
@@ -119,7 +121,7 @@ def write_product_of_24_bits(w: Writer, i: Instruction) -> str:
     low = "sign_extend_24" if i.type[0] == "s" else "low_24"
     product = f"{low}({w.operand(i.operands[1])}) * {low}({w.operand(i.operands[2])})"
     more = f" + {w.operand(i.operands[3])}" if i.name == "mad24" else ""
-    return w.assign(i.operands[0], "u32", f"uint32_t({product}){more}")
+    return w.assign(i.operands[0], "u32", f"(uint32_t)({product}){more}")
 
 
 @writes("fma", "rn rz rm rp ftz sat")
@@ -127,7 +129,7 @@ def write_fma(w: Writer, i: Instruction) -> str:
     if i.type in HALVES:
         return write_half(w, i)
     values = [w.value(text, i.type, i.has("ftz")) for text in i.operands[1:]]
-    return rounded(w, i, "fma", values, f"fused({', '.join(values)})")
+    return rounded(w, i, "fma", values, f"fused_{i.type}({', '.join(values)})")
 
 
 @writes("div", "rn rz rm rp ftz approx full")
@@ -136,13 +138,13 @@ def write_quotient(w: Writer, i: Instruction) -> str:
         x, y = (w.value(text, i.type, i.has("ftz")) for text in i.operands[1:3])
         return rounded(w, i, "div", [x, y], f"{x} / {y}")
     x, y = (w.value(text, i.type) for text in i.operands[1:3])
-    return w.assign(i.operands[0], i.type, f"quotient<{VALUE_TYPES[i.type]}>({x}, {y})")
+    return w.assign(i.operands[0], i.type, f"quotient_{signedness(i.type)}({x}, {y})")
 
 
 @writes("rem")
 def write_remainder(w: Writer, i: Instruction) -> str:
     x, y = (w.value(text, i.type) for text in i.operands[1:3])
-    return w.assign(i.operands[0], i.type, f"remainder<{VALUE_TYPES[i.type]}>({x}, {y})")
+    return w.assign(i.operands[0], i.type, f"remainder_{signedness(i.type)}({x}, {y})")
 
 
 @writes("min max", "ftz NaN")
@@ -185,14 +187,9 @@ def write_copysign(w: Writer, i: Instruction) -> str:
 
 
 UNARY = {
-    "ex2": "exp2_of",
-    "lg2": "log2_of",
-    "sin": "sin_of",
-    "cos": "cos_of",
-    "tanh": "tanh_of",
-    "sqrt": "sqrt_of",
-    "rcp": "1 / ",
-    "rsqrt": "1 / sqrt_of",
+    **{name: name + "_{kind}({x})" for name in ("ex2", "lg2", "sin", "cos", "tanh", "sqrt")},
+    "rcp": "1 / {x}",
+    "rsqrt": "1 / sqrt_{kind}({x})",
 }
 
 
@@ -203,17 +200,17 @@ def write_function(w: Writer, i: Instruction) -> str:
     x = w.value(i.operands[1], i.type, i.has("ftz"))
     if i.name == "rcp":
         return rounded(w, i, "div", ["1", x], f"1 / {x}")
-    return rounded(w, i, i.name, [x], f"{UNARY[i.name]}({x})")
+    return rounded(w, i, i.name, [x], UNARY[i.name].format(kind=i.type, x=x))
 
 
 HALF_FORMULAS = {
-    "fma": "fused(x, y, z)",
+    "fma": "fused_f64(x, y, z)",
     "add": "x + y",
     "sub": "x - y",
     "mul": "x * y",
     "max": "float_max(x, y)",
     "min": "float_min(x, y)",
-    **{name: f"{function}(x)" for name, function in UNARY.items()},
+    **{name: formula.format(kind="f64", x="x") for name, formula in UNARY.items()},
 }
 
 
@@ -229,8 +226,8 @@ def write_half(w: Writer, i: Instruction) -> str:
     parts = []
     for shift in (0, 16) if i.type.endswith("x2") else (0,):
         values = "".join(
-            f"double {name} = {kind}_value(uint16_t(uint32_t({text}) >> {shift})); "
+            f"double {name} = {kind}_value((uint16_t)((uint32_t)({text}) >> {shift})); "
             for name, text in zip("xyz", inputs, strict=False)
         )
-        parts.append(f"{{ {values}out |= uint32_t({kind}_of(double({formula}))) << {shift}; }}")
+        parts.append(f"{{ {values}out |= (uint32_t){kind}_of_double({formula}) << {shift}; }}")
     return f"{{ uint32_t out = 0; {' '.join(parts)} {w.operand(i.operands[0])} = out; }}"

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from .arithmetic import FLOATS, HALVES, bits_of, unsigned
+from .arithmetic import FLOATS, HALVES, bits_of, signedness, unsigned
 from .parse import SIZES, Instruction, Unsupported, elements
 from .writer import VALUE_TYPES, Writer, writes
 
 
 @writes("shl")
 def write_shift_left(w: Writer, i: Instruction) -> str:
-    kind, width, count = unsigned(i.type), bits_of(i.type), f"uint32_t({w.operand(i.operands[2])})"
+    kind, width, count = unsigned(i.type), bits_of(i.type), f"(uint32_t)({w.operand(i.operands[2])})"
     x = w.value(i.operands[1], kind)
-    return w.assign(i.operands[0], kind, f"{count} < {width} ? {VALUE_TYPES[kind]}({x} << ({count} & {width - 1})) : 0")
+    return w.assign(
+        i.operands[0], kind, f"{count} < {width} ? ({VALUE_TYPES[kind]})({x} << ({count} & {width - 1})) : 0"
+    )
 
 
 @writes("shr")
 def write_shift_right(w: Writer, i: Instruction) -> str:
-    width, count = bits_of(i.type), f"uint32_t({w.operand(i.operands[2])})"
+    width, count = bits_of(i.type), f"(uint32_t)({w.operand(i.operands[2])})"
     x = w.value(i.operands[1], i.type)
     if i.type[0] == "s":
         return w.assign(i.operands[0], i.type, f"{x} >> ({count} < {width} ? {count} : {width - 1})")
@@ -34,29 +36,33 @@ def write_funnel_shift(w: Writer, i: Instruction) -> str:
 @writes("bfi")
 def write_bit_field_insert(w: Writer, i: Instruction) -> str:
     x, y, position, count = (w.operand(text) for text in i.operands[1:5])
-    word = VALUE_TYPES[i.type]
-    return w.assign(i.operands[0], i.type, f"insert_bits<{word}>({x}, {y}, {position}, {count})")
+    return w.assign(i.operands[0], i.type, f"insert_bits({x}, {y}, {position}, {count}, {bits_of(i.type)})")
 
 
 @writes("bfe")
 def write_bit_field_extract(w: Writer, i: Instruction) -> str:
     x, position, count = w.value(i.operands[1], i.type), *(w.operand(text) for text in i.operands[2:4])
-    return w.assign(i.operands[0], i.type, f"extract_bits<{VALUE_TYPES[i.type]}>({x}, {position}, {count})")
+    name = f"extract_{signedness(i.type)}"
+    return w.assign(i.operands[0], i.type, f"{name}({x}, {position}, {count}, {bits_of(i.type)})")
 
 
 @writes("popc clz brev")
 def write_bit_count(w: Writer, i: Instruction) -> str:
-    names = {"popc": "count_ones", "clz": "leading_zeros", "brev": "reverse_bits"}
-    kind = unsigned(i.type)
-    result = kind if i.name == "brev" else "u32"
-    return w.assign(i.operands[0], result, f"{names[i.name]}<{VALUE_TYPES[kind]}>({w.value(i.operands[1], kind)})")
+    kind, width = unsigned(i.type), bits_of(i.type)
+    x = w.value(i.operands[1], kind)
+    if i.name == "popc":
+        return w.assign(i.operands[0], "u32", f"__builtin_popcountll({x})")
+    name = "leading_zeros" if i.name == "clz" else "reverse_bits"
+    return w.assign(i.operands[0], "u32" if i.name == "clz" else kind, f"{name}({x}, {width})")
 
 
 @writes("bfind", "shiftamt")
 def write_highest_bit(w: Writer, i: Instruction) -> str:
     """The highest bit that is not the sign: its place, or how far it must be shifted to the top."""
-    name = "shift_to_top" if i.has("shiftamt") else "highest_bit"
-    return w.assign(i.operands[0], "u32", f"{name}<{VALUE_TYPES[i.type]}>({w.value(i.operands[1], i.type)})")
+    x = w.value(i.operands[1], i.type)
+    magnitude = f"magnitude_bits({x})" if i.type[0] == "s" else x
+    shift = f"shift_to_top({magnitude}, {bits_of(i.type)})" if i.has("shiftamt") else f"highest_bit({magnitude})"
+    return w.assign(i.operands[0], "u32", shift)
 
 
 @writes("prmt")
@@ -67,7 +73,7 @@ def write_permute(w: Writer, i: Instruction) -> str:
 @writes("lop3")
 def write_logic_of_three(w: Writer, i: Instruction) -> str:
     x, y, z = (w.operand(text) for text in i.operands[1:4])
-    return w.assign(i.operands[0], "u32", f"logic_of_three<{int(i.operands[4], 0)}>({x}, {y}, {z})")
+    return w.assign(i.operands[0], "u32", f"logic_of_three({int(i.operands[4], 0)}, {x}, {y}, {z})")
 
 
 @writes("mov")
@@ -84,7 +90,7 @@ def write_move(w: Writer, i: Instruction) -> str:
         parts = elements(source)
         width = bits_of(i.type) // len(parts)
         word = VALUE_TYPES[f"u{width}"]
-        joined = " | ".join(f"uint64_t({word}({w.operand(part)})) << {k * width}" for k, part in enumerate(parts))
+        joined = " | ".join(f"(uint64_t)({word})({w.operand(part)}) << {k * width}" for k, part in enumerate(parts))
         return f"{w.operand(target)} = {joined};"
     if i.type in FLOATS:
         return w.assign(target, i.type, w.value(source, i.type))
@@ -123,13 +129,13 @@ COMBINE = {"and": "&&", "or": "||", "xor": "!="}
 
 
 def comparison(w: Writer, i: Instruction, kind: str) -> str:
-    """The C++ condition of a comparison; a NaN fails it unless its name ends in u."""
+    """The C condition of a comparison; a NaN fails it unless its name ends in u."""
     order = next(part for part in i.modifiers if part in (*ORDERS, *UNORDERED, "num", "nan"))
     if kind in HALVES:
         if SIZES[kind] != 2:
             raise Unsupported(i.text)
         value = "bfloat_value" if kind == "bf16" else "half_value"
-        x, y = (f"{value}(uint16_t({w.operand(text)}))" for text in i.operands[1:3])
+        x, y = (f"{value}((uint16_t)({w.operand(text)}))" for text in i.operands[1:3])
     else:
         if order in ("lo", "ls", "hi", "hs"):
             kind = unsigned(kind)

@@ -20,9 +20,9 @@ def write_mbarrier(w: Writer, i: Instruction) -> str:
     if i.has("arrive_drop", "complete_tx", "relaxed"):
         raise Unsupported(i.text)
     if i.has("init"):
-        return f"cusim::init_mbarrier({w.address_value(i.operands[0])}, {w.operand(i.operands[1])}, {w.at});"
+        return f"init_mbarrier({w.address_value(i.operands[0])}, {w.operand(i.operands[1])}, {w.at});"
     if i.has("inval"):
-        return f"cusim::invalidate_mbarrier({w.address_value(i.operands[0])}, {w.at});"
+        return f"invalidate_mbarrier({w.address_value(i.operands[0])}, {w.at});"
     if i.has("try_wait", "test_wait"):
         return write_wait(w, i)
     if i.has("arrive"):
@@ -31,17 +31,17 @@ def write_mbarrier(w: Writer, i: Instruction) -> str:
         address = w.address_value(rest[0])
         number = w.operand(rest[1]) if len(rest) > 1 else None
         bytes_, count = (number or "0", "1") if i.has("expect_tx") else ("0", number or "1")
-        return w.assign(token, "u64", f"cusim::arrive_at_mbarrier({address}, {count}, {bytes_}, {w.at})")
+        return w.assign(token, "u64", f"arrive_at_mbarrier({address}, {count}, {bytes_}, {w.at})")
     if i.has("expect_tx"):
-        return f"cusim::expect_bytes({w.address_value(i.operands[0])}, {w.operand(i.operands[1])}, {w.at});"
+        return f"expect_bytes({w.address_value(i.operands[0])}, {w.operand(i.operands[1])}, {w.at});"
     raise Unsupported(i.text)
 
 
 def write_wait(w: Writer, i: Instruction) -> str:
     target, address, phase = i.operands[:3]
     blocks = "true" if i.has("try_wait") else "false"
-    parity = f"uint32_t({w.operand(phase)}) & 1"
-    call = f"cusim::wait_for_mbarrier({w.address_value(address)}, {parity}, {blocks}, {w.at})"
+    parity = f"(uint32_t)({w.operand(phase)}) & 1"
+    call = f"wait_for_mbarrier({w.address_value(address)}, {parity}, {blocks}, {w.at})"
     return f"{w.operand(target)} = {call};"
 
 
@@ -49,9 +49,9 @@ def write_bulk_copy(w: Writer, i: Instruction) -> str:
     """`cp.async.bulk...`: one thread starts a copy of many bytes."""
     w.uses.add("async_proxy")
     if i.has("commit_group"):
-        return "cusim::commit_bulk_stores();"
+        return "commit_bulk_stores();"
     if i.has("wait_group"):
-        return f"cusim::wait_for_bulk_stores({i.operands[0]}, {w.at});"
+        return f"wait_for_bulk_stores({i.operands[0]}, {w.at});"
     operands = i.operands[:-1] if i.has("L2::cache_hint") else i.operands
     to_shared = i.modifiers.index("global") > min(
         i.modifiers.index(part) for part in i.modifiers if part.startswith("shared")
@@ -61,20 +61,20 @@ def write_bulk_copy(w: Writer, i: Instruction) -> str:
     if to_shared:
         target, source, size, barrier = operands
         addresses = f"{w.address_value(target)}, {w.address_value(source)}, {w.operand(size)}"
-        return f"cusim::bulk_load({addresses}, {w.address_value(barrier)}, {w.at});"
+        return f"bulk_load({addresses}, {w.address_value(barrier)}, {w.at});"
     target, source, size = operands
     add = reduction(i)
-    return f"cusim::bulk_store({w.address_value(target)}, {w.address_value(source)}, {w.operand(size)}, {add}, {w.at});"
+    return f"bulk_store({w.address_value(target)}, {w.address_value(source)}, {w.operand(size)}, {add}, {w.at});"
 
 
 def reduction(i: Instruction) -> str:
     """What a store does with the values that are there: replaces them or adds to them."""
     if not i.has("reduce"):
-        return "cusim::kReplace"
+        return "kReplace"
     if not i.has("add"):
         raise Unsupported(i.text)
     kinds = {"f32": "kAddFloat32", "bf16": "kAddBFloat16", "f16": "kAddFloat16", "u32": "kAddUint32"}
-    return f"cusim::{kinds[i.types[0]] if i.types else 'kAddTensor'}"
+    return f"{kinds[i.types[0]] if i.types else 'kAddTensor'}"
 
 
 def write_tensor_copy(w: Writer, i: Instruction, operands: list[str], to_shared: bool) -> str:
@@ -82,13 +82,13 @@ def write_tensor_copy(w: Writer, i: Instruction, operands: list[str], to_shared:
     descriptor, coordinates = split(tensor.strip()[1:-1])
     places = elements(coordinates)
     address = w.address_value(f"[{descriptor}]")
-    array = f"int32_t place[] = {{{', '.join(f'int32_t({w.operand(x)})' for x in places)}}};"
+    array = f"int32_t place[] = {{{', '.join(f'(int32_t)({w.operand(x)})' for x in places)}}};"
     if to_shared:
         target, barrier = w.address_value(operands[0]), w.address_value(operands[2])
-        call = f"cusim::tensor_load({target}, {address}, place, {len(places)}, {barrier}, {w.at});"
+        call = f"tensor_load({target}, {address}, place, {len(places)}, {barrier}, {w.at});"
     else:
         source = w.address_value(operands[1])
-        call = f"cusim::tensor_store({address}, place, {len(places)}, {source}, {reduction(i)}, {w.at});"
+        call = f"tensor_store({address}, place, {len(places)}, {source}, {reduction(i)}, {w.at});"
     return f"{{ {array} {call} }}"
 
 
@@ -99,11 +99,11 @@ SHAPES = " ".join(f"m64n{n}k16" for n in range(8, 257, 8))
 def write_wgmma(w: Writer, i: Instruction) -> str:
     w.uses.add("async_proxy")
     if i.has("fence"):
-        return f"cusim::wgmma_fence({w.at});"
+        return f"wgmma_fence({w.at});"
     if i.has("commit_group"):
-        return f"cusim::wgmma_commit({w.at});"
+        return f"wgmma_commit({w.at});"
     if i.has("wait_group"):
-        return f"cusim::wgmma_wait({i.operands[0]}, {w.at});"
+        return f"wgmma_wait({i.operands[0]}, {w.at});"
     columns = next(int(match[1]) for part in i.modifiers if (match := re.match(r"m64n(\d+)k16", part)))
     accumulator, left, right = i.types
     if accumulator != "f32" or left != right:
@@ -119,8 +119,8 @@ def write_wgmma(w: Writer, i: Instruction) -> str:
     sets = " ".join(f"{target} = sums[{k}];" for k, target in enumerate(sums))
     return (
         f"{{ {fragment} uint32_t sums[] = {{{', '.join(sums)}}}; "
-        f"cusim::Wgmma product{{cusim::{kind}, {columns}, {'a' if in_registers else 'nullptr'}, "
+        f"Wgmma product = {{{kind}, {columns}, {'a' if in_registers else 'NULL'}, "
         f"{'0' if in_registers else w.operand(a)}, {w.operand(b)}, {w.operand(keep)}, "
         f"{sign_a}, {sign_b}, {transposed_a} != 0, {transposed_b} != 0}}; "
-        f"cusim::multiply_matrices_async(product, sums, {w.at}); {sets} }}"
+        f"multiply_matrices_async(&product, sums, {w.at}); {sets} }}"
     )

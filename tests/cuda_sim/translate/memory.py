@@ -31,7 +31,7 @@ def strength(i: Instruction) -> str:
         flags.append("kRelease")
     if i.has("nc"):
         flags.append("kNonCoherent")
-    return " | ".join(f"cusim::{flag}" for flag in flags) or "cusim::kWeak"
+    return " | ".join(f"{flag}" for flag in flags) or "kWeak"
 
 
 def memory_type(kind: str) -> str:
@@ -39,10 +39,15 @@ def memory_type(kind: str) -> str:
     return REGISTER_TYPES[SIZES[kind]] if kind[0] in "fb" and SIZES[kind] > 1 else VALUE_TYPES[kind]
 
 
+def suffix(word: str) -> str:
+    """Of the functions that load and store a C type."""
+    return word.removesuffix("_t").replace("uint", "u").replace("int", "s") if word.endswith("_t") else word
+
+
 def checked(w: Writer, i: Instruction, action: str, address: str, size: int) -> str:
     """The pointer to bytes that may be accessed."""
     space = "shared" if space_of(i) == "shared" else "generic"
-    return f"cusim::{action}_{space}({w.address_value(address)}, {size}, {strength(i)}, {w.at})"
+    return f"{action}_{space}({w.address_value(address)}, {size}, {strength(i)}, {w.at})"
 
 
 @writes("ld ldu", f"{SPACES} {STRENGTH} {CACHE_HINTS} v2 v4 unified")
@@ -52,14 +57,12 @@ def write_load(w: Writer, i: Instruction) -> str:
     base, offset = w.address(i.operands[1])
     if space_of(i) == "param":
         known = w.parameters.get(base) or (identifier(base) if base in w.buffers else None)
-        address = (
-            f"{known} + {offset}" if known else f"cusim::read_param({w.address_value(i.operands[1])}, {size}, {w.at})"
-        )
+        address = f"{known} + {offset}" if known else f"read_param({w.address_value(i.operands[1])}, {size}, {w.at})"
     else:
         address = checked(w, i, "read", i.operands[1], size)
     word = memory_type(kind)
     sets = " ".join(
-        f"{w.operand(target)} = load<{word}>(from + {k * SIZES[kind]});"
+        f"{w.operand(target)} = load_{suffix(word)}(from + {k * SIZES[kind]});"
         for k, target in enumerate(targets)
         if target != "_"
     )
@@ -76,13 +79,15 @@ def write_store(w: Writer, i: Instruction) -> str:
     else:
         address = checked(w, i, "write", i.operands[0], size)
     word = memory_type(kind)
-    puts = " ".join(f"store<{word}>(to + {k * SIZES[kind]}, {stored(w, x, kind)});" for k, x in enumerate(sources))
+    puts = " ".join(
+        f"store_{suffix(word)}(to + {k * SIZES[kind]}, {stored(w, x, kind)});" for k, x in enumerate(sources)
+    )
     return f"{{ char* to = {address}; {puts} }}"
 
 
 def stored(w: Writer, text: str, kind: str) -> str:
     if kind in ("f32", "f64") and "." in text:
-        return f"bits({w.value(text, kind)})"
+        return f"{'float' if kind == 'f32' else 'double'}_bits({w.value(text, kind)})"
     return w.operand(text)
 
 
@@ -129,14 +134,14 @@ def update_of_one(w: Writer, i: Instruction, target: str, offset: int, formula: 
         if not i.has("add"):
             raise Unsupported(i.text)
         word = REGISTER_TYPES[SIZES[kind]]
-        name = f"add_{'bfloats' if kind[0] == 'b' else 'halves'}<{word}>"
+        name = f"add_{'bfloats' if kind[0] == 'b' else 'halves'}"
         formula = f"{name}(old, {formula.removeprefix('old + ')})"
         keep = "" if target == "_" else f"{w.operand(target)} = old;"
     else:
         word = VALUE_TYPES[kind]
         keep = "" if target == "_" else w.assign(target, kind, "old")
-    put = f"store<{word}>(word + {offset}, {formula});"
-    return f"{{ {word} old = load<{word}>(word + {offset}); {put} {keep} }}"
+    put = f"store_{suffix(word)}(word + {offset}, {formula});"
+    return f"{{ {word} old = load_{suffix(word)}(word + {offset}); {put} {keep} }}"
 
 
 @writes(
@@ -147,10 +152,10 @@ def write_fence(w: Writer, i: Instruction) -> str:
     if i.has("proxy"):
         if not any(part.startswith("async") for part in i.modifiers):
             raise Unsupported(i.text)
-        return "cusim::proxy_fence();"
+        return "proxy_fence();"
     if i.has("gl", "sys", "gpu", "cluster"):
         w.uses.add("fences")
-        return "cusim::memory_fence();"
+        return "memory_fence();"
     return ";"
 
 
@@ -168,7 +173,7 @@ def write_policy(w: Writer, i: Instruction) -> str:
 
 @writes("nanosleep griddepcontrol setmaxnreg pragma", "launch_dependents wait inc dec sync aligned")
 def write_nothing(w: Writer, i: Instruction) -> str:
-    return "cusim::give_way();" if i.name == "nanosleep" else ";"
+    return "give_way();" if i.name == "nanosleep" else ";"
 
 
 ASYNC = f"async ca cg commit_group wait_group wait_all shared shared::cta shared::cluster global {CACHE_HINTS} "
@@ -184,17 +189,17 @@ def write_copy(w: Writer, i: Instruction) -> str:
 
         return write_bulk_copy(w, i)
     if i.has("mbarrier"):
-        return f"cusim::copies_arrive({w.address_value(i.operands[0])}, {str(i.has('noinc')).lower()}, {w.at});"
+        return f"copies_arrive({w.address_value(i.operands[0])}, {str(i.has('noinc')).lower()}, {w.at});"
     if i.has("commit_group"):
-        return "cusim::commit_copies();"
+        return "commit_copies();"
     if i.has("wait_group"):
-        return f"cusim::wait_for_copies({i.operands[0]}, {w.at});"
+        return f"wait_for_copies({i.operands[0]}, {w.at});"
     if i.has("wait_all"):
-        return f"cusim::commit_copies(); cusim::wait_for_copies(0, {w.at});"
+        return f"commit_copies(); wait_for_copies(0, {w.at});"
     size = i.operands[2]
     if not re.fullmatch("4|8|16", size) or (i.has("cg") and size != "16"):
         raise Unsupported(i.text)
     given = i.operands[3:-1] if i.has("L2::cache_hint") else i.operands[3:]
     filled = w.operand(given[0]) if given else size
     addresses = ", ".join(w.address_value(text) for text in i.operands[:2])
-    return f"cusim::copy_async({addresses}, {size}, {filled}, {w.at});"
+    return f"copy_async({addresses}, {size}, {filled}, {w.at});"

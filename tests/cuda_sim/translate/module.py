@@ -1,7 +1,8 @@
-"""Writes one C++ file for each group of kernels of a PTX module."""
+"""Writes one C file for each group of kernels of a PTX module."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -48,7 +49,7 @@ class Kernel:
 
 
 def translate(text: str, arch: str) -> list[str]:
-    """C++ files that hold the kernels of a module."""
+    """C files that hold the kernels of a module."""
     module = parse_module(text)
     kernels = [prepare(module, function) for function in module.functions.values() if function.is_kernel]
     groups: list[list[Kernel]] = []
@@ -111,7 +112,7 @@ def write_file(module: Module, kernels: list[Kernel], arch: str) -> str:
     parts = ['#include "device_code.h"', "", *map(write_constant, constants)]
     for kernel in kernels:
         parts += write_kernel(module, kernel, {v.name for v in constants}, arch)
-    return "\n".join(parts) + "\n"
+    return "\n".join(filter(None, parts)) + "\n"
 
 
 def write_constant(variable: Variable) -> str:
@@ -120,12 +121,12 @@ def write_constant(variable: Variable) -> str:
         raise Unsupported(f"the variable {variable.name}, which has no values")
     values = variable.values.strip()
     values = values if values.startswith("{") else f"{{{values}}}"
-    if re.search(r"[A-Za-z_$](?<!0x)[\w$]*\(", values) or variable.size > LARGEST_TABLE:
+    values = re.sub(r"\b0[fd]([0-9a-fA-F]+)", r"0x\1", values)
+    if re.search(r"\b[A-Za-z_$]", values) or variable.size > LARGEST_TABLE:
         raise Unsupported(f"the values of {variable.name}")
-    name = identifier(variable.name)
     word = VALUE_TYPES[unsigned_bits(variable.type)]
-    values = re.sub(r"0[fd]([0-9a-fA-F]+)", r"0x\1", values)
-    return f"alignas({variable.align}) static const {word} {name}[{variable.count}] = {values};"
+    name = f"constant_{identifier(variable.name)}"
+    return f"_Alignas({variable.align}) static const {word} {name}[{variable.count}] = {values};"
 
 
 def unsigned_bits(kind: str) -> str:
@@ -134,36 +135,42 @@ def unsigned_bits(kind: str) -> str:
 
 def write_kernel(module: Module, kernel: Kernel, constants: set[str], arch: str) -> list[str]:
     name = identifier(kernel.function.name)
-    parts = [f"namespace kernel_{name} {{", "namespace {"]
-    parts += [f"void function_{identifier(f.name)}(char* const*, char*, cusim::At);" for f in kernel.called]
+    names = {f.name: f"{name}__{identifier(f.name)}" for f in kernel.called}
+    signature = "(char* const* parameters, char* result, At from)"
+    parts = [f"static void {c_name}{signature};" for c_name in names.values()]
     for function in kernel.called:
-        parts.append(f"void function_{identifier(function.name)}(char* const* parameters, char* result, cusim::At) {{")
-        parts += [*write_body(module, kernel, function, constants), "}"]
-    parts.append("void run(char* parameters) {")
-    parts += [*write_body(module, kernel, kernel.function, constants), "}"]
+        parts += [f"static void {names[function.name]}{signature} {{"]
+        parts += [*write_body(module, kernel, function, constants, names), "}"]
+    parts.append(f"static void run_{name}(char* parameters) {{")
+    parts += [*write_body(module, kernel, kernel.function, constants, names), "}"]
+    return parts + write_registration(kernel, name, arch)
+
+
+def write_registration(kernel: Kernel, name: str, arch: str) -> list[str]:
+    """The kernel's description, which the runtime is given when the library is loaded."""
+    function = kernel.function
     locations = ", ".join(f'"{text}"' for text in kernel.locations)
-    sizes = ", ".join(f"{{{p.offset}, {p.size}}}" for p in kernel.function.parameters)
-    threads = re.search(r"\.(?:maxntid|reqntid)\s+([\d,\s]+)", kernel.function.directives)
-    limit = 1024
-    if threads:
-        limit = 1
-        for number in threads[1].split(","):
-            limit *= int(number)
+    sizes = ", ".join(f"{{{p.offset}, {p.size}}}" for p in function.parameters)
     flags = [str(use in kernel.uses).lower() for use in ("async_proxy", "fences")]
-    facts = [f'"{kernel.function.name}", "{arch}", run, locations, parameter_table']
-    facts += [str(len(kernel.function.parameters)), str(kernel.static_bytes), str(limit), *flags]
-    parts += [
-        f"const char* const locations[] = {{{locations}}};",
-        f"const cusim::Parameter parameter_table[] = {{{sizes or '{0, 0}'}}};",
-        f"const cusim::Kernel kernel = {{{', '.join(facts)}}};",
-        "const cusim::Registration registration(&kernel);",
-        "}  // namespace",
-        f"}}  // namespace kernel_{name}",
+    facts = [f'"{function.name}", "{arch}", run_{name}, locations_{name}, parameters_{name}']
+    facts += [str(len(function.parameters)), str(kernel.static_bytes), str(thread_limit(function)), *flags]
+    return [
+        f"static const char* const locations_{name}[] = {{{locations}}};",
+        f"static const Parameter parameters_{name}[] = {{{sizes or '{0, 0}'}}};",
+        f"static const Kernel kernel_{name} = {{{', '.join(facts)}}};",
+        f"__attribute__((constructor)) static void register_{name}(void) {{ register_kernel(&kernel_{name}); }}",
     ]
-    return parts
 
 
-def write_body(module: Module, kernel: Kernel, function: Function, constants: set[str]) -> list[str]:
+def thread_limit(function: Function) -> int:
+    """Most threads of a block, by the kernel's launch bounds."""
+    bounds = re.search(r"\.(?:maxntid|reqntid)\s+([\d,\s]+)", function.directives)
+    return math.prod(map(int, bounds[1].split(","))) if bounds else 1024
+
+
+def write_body(
+    module: Module, kernel: Kernel, function: Function, constants: set[str], names: dict[str, str]
+) -> list[str]:
     writer = Writer(
         parameters={
             p.name: f"(parameters + {p.offset})" if function.is_kernel else f"parameters[{k}]"
@@ -172,7 +179,7 @@ def write_body(module: Module, kernel: Kernel, function: Function, constants: se
         result=function.result,
         shared=kernel.shared,
         constants=constants,
-        functions={f.name for f in kernel.called},
+        functions=names,
         locations=kernel.locations,
         uses=kernel.uses,
     )
@@ -182,10 +189,9 @@ def write_body(module: Module, kernel: Kernel, function: Function, constants: se
             name, _, labels = statement.text.partition(" .branchtargets ")
             writer.targets[name] = split(labels)
     known = {text: k for k, text in enumerate(kernel.locations)}
-    lines = ["uint32_t carry = 0; (void)carry;"]
-    for statement in body:
-        lines.append(write_statement(module, writer, statement, known))
-    return lines
+    carries = re.search(r"\.cc\.|\b(?:addc|subc|madc)\.", function.body)
+    lines = ["uint32_t carry = 0;"] if carries else []
+    return lines + [write_statement(module, writer, statement, known) for statement in body]
 
 
 def write_statement(module: Module, writer: Writer, statement: Statement, known: dict[str, int]) -> str:
@@ -236,13 +242,13 @@ def write_local(writer: Writer, text: str) -> str:
     space, align, kind, name, count = match.groups()
     size = SIZES[kind] * int(count or 1)
     writer.buffers.add(name)
-    declaration = f"alignas({max(int(align or 1), 16)}) char {identifier(name)}[{size}];"
+    declaration = f"_Alignas({max(int(align or 1), 16)}) char {identifier(name)}[{size}];"
     # Local memory starts as NaNs, which show up where it is read before it is written.
     return f"{declaration} __builtin_memset({identifier(name)}, 0xFF, {size});" if space == "local" else declaration
 
 
 def rename_scoped_labels(body: list[Statement]) -> list[Statement]:
-    """Labels of inner blocks get a name of their own, since those of C++ belong to the function."""
+    """Labels of inner blocks get a name of their own, since those of C belong to the function."""
     scopes, scope_of, counter, found = [0], [], 0, {}
     for statement in body:
         if statement.kind == "open":

@@ -11,24 +11,24 @@ from .writer import Writer, vector, writes
 @writes("bar barrier", "sync arrive cta aligned warp red popc and or")
 def write_barrier(w: Writer, i: Instruction) -> str:
     if i.has("warp"):
-        return f"cusim::sync_warp({w.operand(i.operands[0])}, {w.at});"
+        return f"sync_warp({w.operand(i.operands[0])}, {w.at});"
     aligned = "true" if i.name == "bar" or i.has("aligned") else "false"
     if i.has("red"):
         return write_barrier_reduction(w, i, aligned)
     barrier = w.operand(i.operands[0])
     count = w.operand(i.operands[1]) if len(i.operands) > 1 else "0"
     name = "arrive_at_barrier" if i.has("arrive") else "sync_threads"
-    return f"cusim::{name}({barrier}, {count}, {aligned}, {w.at});"
+    return f"{name}({barrier}, {count}, {aligned}, {w.at});"
 
 
 def write_barrier_reduction(w: Writer, i: Instruction, aligned: str) -> str:
     count = w.operand(i.operands[2]) if len(i.operands) > 3 else "0"
     predicate = w.operand(i.operands[-1])
-    votes = f"cusim::vote_of_block({w.operand(i.operands[1])}, {count}, {predicate}, {aligned}, {w.at})"
+    votes = f"vote_of_block({w.operand(i.operands[1])}, {count}, {predicate}, {aligned}, {w.at})"
     if i.has("popc"):
         return f"{w.operand(i.operands[0])} = {votes}.yes;"
     test = "yes == votes.all" if i.has("and") else "yes != 0"
-    return f"{{ auto votes = {votes}; {w.operand(i.operands[0])} = votes.{test}; }}"
+    return f"{{ BlockVotes votes = {votes}; {w.operand(i.operands[0])} = votes.{test}; }}"
 
 
 @writes("shfl", "sync up down bfly idx")
@@ -37,7 +37,7 @@ def write_shuffle(w: Writer, i: Instruction) -> str:
     target, _, inside = i.operands[0].partition("|")
     value, lane, bounds, mask = (w.operand(text) for text in i.operands[1:5])
     keep = f" {w.operand(inside)} = inside;" if inside else ""
-    call = f"cusim::shuffle(cusim::kShuffle{mode.capitalize()}, {value}, {lane}, {bounds}, {mask}, inside, {w.at})"
+    call = f"shuffle(kShuffle{mode.capitalize()}, {value}, {lane}, {bounds}, {mask}, &inside, {w.at})"
     return f"{{ bool inside; {w.assign(target, 'u32', call)}{keep} }}"
 
 
@@ -45,7 +45,7 @@ def write_shuffle(w: Writer, i: Instruction) -> str:
 def write_vote(w: Writer, i: Instruction) -> str:
     predicate, mask = (w.operand(text) for text in i.operands[1:3])
     target = w.operand(i.operands[0])
-    ballot = f"cusim::ballot({predicate}, {mask}, {w.at})"
+    ballot = f"ballot({predicate}, {mask}, {w.at})"
     if i.has("ballot"):
         return f"{target} = {ballot};"
     tests = {"all": "yes == active", "any": "yes != 0", "uni": "(yes == 0 || yes == active)"}
@@ -59,9 +59,7 @@ def write_match(w: Writer, i: Instruction) -> str:
     value, mask = (w.operand(text) for text in i.operands[1:3])
     kind = "any" if i.has("any") else "all"
     keep = f" {w.operand(every)} = found != 0;" if every else ""
-    return (
-        f"{{ uint32_t found = cusim::match_{kind}({value}, {mask}, {w.at}); {w.assign(target, 'u32', 'found')}{keep} }}"
-    )
+    return f"{{ uint32_t found = match_{kind}({value}, {mask}, {w.at}); {w.assign(target, 'u32', 'found')}{keep} }}"
 
 
 @writes("redux", "sync add min max and or xor")
@@ -71,21 +69,21 @@ def write_reduction(w: Writer, i: Instruction) -> str:
         raise Unsupported(i.text)
     signed = "true" if i.type == "s32" else "false"
     value, mask = (w.operand(text) for text in i.operands[1:3])
-    call = f"cusim::reduce_lanes(cusim::kReduce{kind.capitalize()}, {signed}, {value}, {mask}, {w.at})"
+    call = f"reduce_lanes(kReduce{kind.capitalize()}, {signed}, {value}, {mask}, {w.at})"
     return w.assign(i.operands[0], "u32", call)
 
 
 @writes("activemask")
 def write_active_mask(w: Writer, i: Instruction) -> str:
     """The lanes that run in step are up to the machine: here every lane is on its own."""
-    return w.assign(i.operands[0], "u32", "1u << cusim::here->lane")
+    return w.assign(i.operands[0], "u32", "1u << here->lane")
 
 
 @writes("elect", "sync")
 def write_election(w: Writer, i: Instruction) -> str:
     target, _, chosen = i.operands[0].partition("|")
-    call = f"cusim::elect({w.operand(i.operands[1])}, {w.at})"
-    sets = f"{w.assign(target, 'u32', 'leader')} {w.operand(chosen)} = leader == cusim::here->lane;"
+    call = f"elect({w.operand(i.operands[1])}, {w.at})"
+    sets = f"{w.assign(target, 'u32', 'leader')} {w.operand(chosen)} = leader == here->lane;"
     return f"{{ uint32_t leader = {call}; {sets} }}"
 
 
@@ -97,7 +95,7 @@ def write_load_matrix(w: Writer, i: Instruction) -> str:
     targets = vector(w, i.operands[0])
     trans = "true" if i.has("trans") else "false"
     sets = " ".join(f"{target} = out[{k}];" for k, target in enumerate(targets))
-    call = f"cusim::load_matrices(out, {len(targets)}, {trans}, {w.address_value(i.operands[1])}, {w.at});"
+    call = f"load_matrices(out, {len(targets)}, {trans}, {w.address_value(i.operands[1])}, {w.at});"
     return f"{{ uint32_t out[{len(targets)}]; {call} {sets} }}"
 
 
@@ -105,13 +103,13 @@ def write_load_matrix(w: Writer, i: Instruction) -> str:
 def write_store_matrix(w: Writer, i: Instruction) -> str:
     sources = vector(w, i.operands[1])
     trans = "true" if i.has("trans") else "false"
-    call = f"cusim::store_matrices(in, {len(sources)}, {trans}, {w.address_value(i.operands[0])}, {w.at});"
+    call = f"store_matrices(in, {len(sources)}, {trans}, {w.address_value(i.operands[0])}, {w.at});"
     return f"{{ uint32_t in[] = {{{', '.join(sources)}}}; {call} }}"
 
 
 @writes("movmatrix", "sync aligned m8n8 trans")
 def write_transpose(w: Writer, i: Instruction) -> str:
-    return w.assign(i.operands[0], "u32", f"cusim::transpose_matrix({w.operand(i.operands[1])}, {w.at})")
+    return w.assign(i.operands[0], "u32", f"transpose_matrix({w.operand(i.operands[1])}, {w.at})")
 
 
 MMA = {
@@ -136,7 +134,7 @@ def write_mma(w: Writer, i: Instruction) -> str:
     sets = " ".join(f"{target} = sums[{k}];" for k, target in enumerate(d))
     return (
         f"{{ uint32_t a[] = {{{', '.join(a)}}}, b[] = {{{', '.join(b)}}}, sums[] = {{{', '.join(c)}}}; "
-        f"cusim::multiply_matrices(cusim::{MMA[shape, left]}, {depth}, sums, a, b, {w.at}); {sets} }}"
+        f"multiply_matrices({MMA[shape, left]}, {depth}, sums, a, b, {w.at}); {sets} }}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Turns operands into C++ expressions and hands each instruction to the function that writes it."""
+"""Turns operands into C expressions and hands each instruction to the function that writes it."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ VALUE_TYPES = {
 REGISTER_TYPES = {1: "uint16_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 
 SPECIAL = {
-    "%laneid": "cusim::here->lane",
-    "%warpid": "cusim::here->warp_index",
-    "%nwarpid": "cusim::warps_per_block()",
+    "%laneid": "here->lane",
+    "%warpid": "here->warp_index",
+    "%nwarpid": "warps_per_block()",
     "%smid": "0u",
     "%nsmid": "1u",
     "%gridid": "1u",
     "WARP_SZ": "32u",
-    "%lanemask_eq": "(1u << cusim::here->lane)",
-    "%lanemask_lt": "((1u << cusim::here->lane) - 1)",
-    "%lanemask_le": "((2u << cusim::here->lane) - 1)",
-    "%lanemask_gt": "~((2u << cusim::here->lane) - 1)",
-    "%lanemask_ge": "~((1u << cusim::here->lane) - 1)",
-    "%dynamic_smem_size": "cusim::dynamic_shared_bytes()",
-    "%total_smem_size": "cusim::total_shared_bytes()",
-    "%clock": "uint32_t(cusim::clock_cycles())",
-    "%clock64": "cusim::clock_cycles()",
-    "%globaltimer": "cusim::clock_cycles()",
-    "%globaltimer_lo": "uint32_t(cusim::clock_cycles())",
+    "%lanemask_eq": "(1u << here->lane)",
+    "%lanemask_lt": "((1u << here->lane) - 1)",
+    "%lanemask_le": "((2u << here->lane) - 1)",
+    "%lanemask_gt": "~((2u << here->lane) - 1)",
+    "%lanemask_ge": "~((1u << here->lane) - 1)",
+    "%dynamic_smem_size": "dynamic_shared_bytes()",
+    "%total_smem_size": "total_shared_bytes()",
+    "%clock": "(uint32_t)clock_cycles()",
+    "%clock64": "clock_cycles()",
+    "%globaltimer": "clock_cycles()",
+    "%globaltimer_lo": "(uint32_t)clock_cycles()",
 }
 for axis in "xyz":
-    SPECIAL[f"%tid.{axis}"] = f"cusim::here->tid.{axis}"
-    SPECIAL[f"%ntid.{axis}"] = f"cusim::geometry.block.{axis}"
-    SPECIAL[f"%ctaid.{axis}"] = f"cusim::geometry.index.{axis}"
-    SPECIAL[f"%nctaid.{axis}"] = f"cusim::geometry.grid.{axis}"
+    SPECIAL[f"%tid.{axis}"] = f"here->tid.{axis}"
+    SPECIAL[f"%ntid.{axis}"] = f"geometry.block.{axis}"
+    SPECIAL[f"%ctaid.{axis}"] = f"geometry.index.{axis}"
+    SPECIAL[f"%nctaid.{axis}"] = f"geometry.grid.{axis}"
 
 
 @dataclass
 class Writer:
     """What the names in a function stand for, and where in the source it stands."""
 
-    parameters: dict[str, str]  # C++ expression of the parameter's address
+    parameters: dict[str, str]  # C expression of the parameter's address
     result: str | None
     shared: dict[str, int]  # offset of each shared variable
     constants: set[str]
-    functions: set[str]
+    functions: dict[str, str]  # names in C of the functions that may be called
     locations: list[str]
     at: int = 0
     buffers: set[str] = field(default_factory=set)  # .local variables and arguments of calls
@@ -60,7 +60,7 @@ class Writer:
     uses: set[str] = field(default_factory=set)
 
     def operand(self, text: str) -> str:
-        """The C++ expression of a register, a number or an address, as bits."""
+        """The C expression of a register, a number or an address, as bits."""
         text = text.strip()
         if text in SPECIAL:
             return SPECIAL[text]
@@ -78,20 +78,22 @@ class Writer:
 
     def name(self, text: str) -> str:
         if text in self.parameters:
-            return f"uint64_t({self.parameters[text]})"
+            return f"(uint64_t)({self.parameters[text]})"
         if text in self.shared:
             return f"{self.shared[text]}u"
-        if text in self.buffers or text in self.constants:
-            return f"uint64_t({identifier(text)})"
+        if text in self.buffers:
+            return f"(uint64_t)({identifier(text)})"
+        if text in self.constants:
+            return f"(uint64_t)(constant_{identifier(text)})"
         if re.fullmatch(r"[A-Za-z_$][\w$]*", text):  # a register that inline asm declares
             return register(text)
         raise Unsupported(f"operand {text}")
 
-    def value(self, text: str, kind: str, flush: bool = False) -> str:
-        """The operand as a C++ value of a PTX type."""
+    def value(self, text: str, kind: str, flush: bool = False, narrow: bool = False) -> str:
+        """The operand as a C value of a PTX type; `narrow` where its register may be wider than that."""
         text = text.strip()
         if kind in ("f32", "f64") and re.fullmatch(r"-?\d+\.\d*(?:[eE][-+]?\d+)?", text):
-            return f"{VALUE_TYPES[kind]}({text})"
+            return f"({VALUE_TYPES[kind]})({text})"
         bits = self.operand(text)
         if kind == "f32":
             return f"flush(as_float({bits}))" if flush else f"as_float({bits})"
@@ -101,7 +103,9 @@ class Writer:
             return bits
         if kind not in VALUE_TYPES:
             raise Unsupported(f"operand of type {kind}")
-        return f"{VALUE_TYPES[kind]}({bits})"
+        if kind[0] in "ub" and SIZES[kind] > 1 and text.startswith("%") and text not in SPECIAL and not narrow:
+            return bits  # the register's own type
+        return f"({VALUE_TYPES[kind]})({bits})"
 
     def assign(self, target: str, kind: str, expression: str, flush: bool = False) -> str:
         """Sets a register to a value of a PTX type; `_` drops it."""
@@ -110,9 +114,9 @@ class Writer:
         if kind == "f32" and flush:
             expression = f"flush({expression})"
         if kind in ("f32", "f64"):
-            expression = f"bits({expression})"
+            expression = f"{'float' if kind == 'f32' else 'double'}_bits({expression})"
         elif kind[0] == "s" and SIZES[kind] < 4:
-            expression = f"{VALUE_TYPES[kind]}({expression})"  # narrow integers extend their sign
+            expression = f"({VALUE_TYPES[kind]})({expression})"  # narrow integers extend their sign
         return f"{self.operand(target)} = {expression};"
 
     def address(self, text: str) -> tuple[str, int]:
