@@ -1,0 +1,233 @@
+// dbias without tensor cores: the slopes dS, summed over whatever bias repeats along.
+//
+// A block of threads owns a tile of queries and keys and sums over all batch entries and heads that
+// share it, in order. Where dbias repeats along queries or keys, blocks leave sums of rows or
+// columns of their tile in float64, since they add up what cancels, and finish_bias adds those in
+// order. Cost per visible pair: D + Dv multiply-adds.
+#pragma once
+
+#include "backward_simt.cuh"
+
+namespace tegula {
+
+// Where a tile of pairs stands, in shared memory.
+struct BiasBlock {
+  Unit unit;
+  int64_t owner, row_block, key_block;
+  int64_t first_row, row_step;  // of the unit's rows: those of one head
+  SeenByAll warps[2];
+
+  // Number of an entry of the leading axes of dbias, taken as one in C order: `index` counts those
+  // axes along which it repeats, or the others.
+  static TEGULA_DEVICE int64_t lead_of(const View& dbias, int64_t index, bool repeating) {
+    int64_t lead = 0, count = 1;
+#pragma unroll 1
+    for (int axis = dbias.rank - 3; axis >= 0; --axis) {
+      const int64_t size = dbias.shape[axis];
+      if ((dbias.stride[axis] == 0) == repeating) {
+        lead += index % size * count;
+        index /= size;
+      }
+      count *= size;
+    }
+    return lead;
+  }
+  // The unit and rows of sharer `sharer` of the block's entry.
+  TEGULA_DEVICE void enter(const BiasSimtParams& p, int64_t sharer, int rows) {
+    const int64_t lead = lead_of(p.a.dbias, owner, false) + lead_of(p.a.dbias, sharer, true);
+    const int64_t head = lead % p.a.heads, group = p.a.heads / p.a.key_heads;
+    unit = unit_of(p.a, lead / p.a.heads * p.a.key_heads + head / group);
+    first_row = row_block * rows * group + head % group;
+    row_step = group;
+  }
+};
+
+// Adds the slopes of one batch entry and head.
+template <class T, int kRows, class Memory, class C>
+TEGULA_DEVICE void add_slopes(const BiasSimtParams& p, Memory& memory, C (&sums)[kRows][kRun]) {
+  auto& [tiles, block, rows] = memory;
+  const AttentionGradArgs& a = p.a;
+  constexpr int kCount = kSimtSide * kRows, kWarps = kCount / 32;
+  rows.read(a, p.rows, block.unit, block.first_row, block.row_step);
+  if (threadIdx.x < kCount) {
+    const SeenByAll of_warp = seen_by_warp(rows.seen[threadIdx.x], true);
+    if (threadIdx.x % 32 == 0) block.warps[threadIdx.x / 32] = of_warp;
+  }
+  __syncthreads();
+  const SeenByAll all = kWarps == 1 ? block.warps[0] : together(block.warps[0], block.warps[1]);
+  const int64_t first_key = block.key_block * kRightRows;
+  const int begin = static_cast<int>(first_key);
+  const int count = static_cast<int>(min(a.k_len - first_key, static_cast<int64_t>(kRightRows)));
+  if (all.hides(begin, begin + count)) return;
+
+  const Scores<C, true> scores(a, block.unit);
+  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
+  const auto keys = slab_of<const T>(a.k, block.unit.batch).row(block.unit.key_head, 0);
+  const auto values = slab_of<const T>(a.v, block.unit.batch).row(block.unit.key_head, 0);
+  C pairs[kRows][kRun], grads[kRows][kRun];
+  multiply_rows<T>(tiles, Operand{p.q, [&](int r) { return rows.q[r]; }},
+                   rows_from(keys, p.k, first_key, count), true, pairs);
+  put_pairs(tiles, pairs);
+  multiply_rows<T>(tiles, Operand{p.grad, [&](int r) { return rows.grad[r]; }},
+                   rows_from(values, p.v, first_key, count), true, grads);
+  take_pairs(tiles, pairs);
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int r = y * kRows + i;
+    const int64_t row = block.first_row + r * block.row_step;
+    C kept[kRun];
+    scores.kept_run(row, begin + x * kRun, kept);
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) {
+      sums[i][j] += differentiate(scores, pairs[i][j], grads[i][j], kept[j], rows.shift[r],
+                                  rows.delta[r], rows.seen[r], row, begin + x * kRun + j, true)
+                        .slope;
+    }
+  }
+}
+
+// Sums of the block's rows, of its columns, or of all, to p.partials. `columns` is memory that all
+// threads have left.
+template <int kRows, class C>
+TEGULA_DEVICE void leave_sums(const BiasSimtParams& p, const BiasBlock& block, bool along_rows,
+                              bool along_keys, double (&columns)[kSimtSide][kRightRows],
+                              const C (&sums)[kRows][kRun]) {
+  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
+  if (!along_rows) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      double sum = 0;
+#pragma unroll
+      for (int j = 0; j < kRun; ++j) sum += sums[i][j];
+#pragma unroll
+      for (int step = kSimtSide / 2; step > 0; step /= 2) {
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+      }
+      const int64_t row =
+          (block.owner * p.row_blocks + block.row_block) * kSimtSide * kRows + y * kRows + i;
+      if (x == 0) p.partials[row * p.parts + block.key_block] = sum;
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) {
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) sum += sums[i][j];
+    columns[y][x * kRun + j] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x < kRightRows) {
+    double sum = 0;
+    for (int i = 0; i < kSimtSide; ++i) sum += columns[i][threadIdx.x];
+    columns[0][threadIdx.x] = sum;
+    const int64_t key = (block.owner * p.key_blocks + block.key_block) * kRightRows + threadIdx.x;
+    if (!along_keys) p.partials[key * p.parts + block.row_block] = sum;
+  }
+  if (!along_keys) return;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    double sum = 0;
+    for (int i = 0; i < kRightRows; ++i) sum += columns[0][i];
+    p.partials[block.owner * p.parts + block.row_block * p.key_blocks + block.key_block] = sum;
+  }
+}
+
+TEGULA_DEVICE int64_t bias_offset(const View& dbias, int64_t lead, int64_t query, int64_t key) {
+  return dbias.lead_offset(lead, dbias.rank - 2) + query * dbias.step(1) + key * dbias.step(0);
+}
+
+template <class T, int kRows>
+TEGULA_DEVICE void backward_bias(const BiasSimtParams& p) {
+  using C = Sum<T>;
+  constexpr int kCount = kSimtSide * kRows;
+  struct Memory {
+    SimtTiles<C, kRows> tiles;
+    BiasBlock block;
+    GradientTile<T, kCount> rows;
+  };
+  __shared__ alignas(16) unsigned char bytes[sizeof(Memory)];
+  auto& memory = *reinterpret_cast<Memory*>(bytes);
+  BiasBlock& block = memory.block;
+  if (threadIdx.x == 0) {
+    block.key_block = blockIdx.x % p.key_blocks;
+    const int64_t rest = blockIdx.x / p.key_blocks;
+    block.row_block = rest % p.row_blocks, block.owner = rest / p.row_blocks;
+  }
+
+  C sums[kRows][kRun] = {};
+#pragma unroll 1
+  for (int64_t sharer = 0; sharer < p.sharers; ++sharer) {
+    if (threadIdx.x == 0) block.enter(p, sharer, kCount);
+    __syncthreads();
+    add_slopes<T>(p, memory, sums);
+    __syncthreads();
+  }
+
+  const View& dbias = p.a.dbias;
+  const bool along_rows = dbias.repeats(1), along_keys = dbias.repeats(0);
+  if (along_rows || along_keys) {
+    auto& columns = reinterpret_cast<double (&)[kSimtSide][kRightRows]>(memory.tiles.values);
+    static_assert(sizeof columns <= sizeof memory.tiles.values);
+    leave_sums(p, block, along_rows, along_keys, columns, sums);
+    return;
+  }
+  const int64_t lead = BiasBlock::lead_of(dbias, block.owner, false);
+  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int64_t query = block.row_block * kCount + y * kRows + i;
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) {
+      const int64_t key = block.key_block * kRightRows + x * kRun + j;
+      if (query < p.a.q_len && key < p.a.k_len) {
+        store_float(dbias, bias_offset(dbias, lead, query, key), sums[i][j]);
+      }
+    }
+  }
+}
+
+// A thread has an entry of dbias that repeats along queries, along keys, or both.
+TEGULA_DEVICE void finish_bias(const BiasSimtParams& p) {
+  const int64_t entry = global_thread();
+  if (entry >= p.entries) return;
+  const View& dbias = p.a.dbias;
+  const int64_t of_owner = p.entries / p.owners, place = entry % of_owner;
+  const int64_t query = dbias.repeats(1) ? 0 : place;
+  const int64_t key = dbias.repeats(0) ? 0 : place;
+  if (query >= p.a.q_len || key >= p.a.k_len) return;
+  double sum = 0;
+  for (int64_t i = 0; i < p.parts; ++i) sum += p.partials[entry * p.parts + i];
+  const int64_t lead = BiasBlock::lead_of(dbias, entry / of_owner, false);
+  store_float(dbias, bias_offset(dbias, lead, query, key), sum);
+}
+
+// The gradient kernels of a type. Sums of dk and dv take so many registers that a processor has one
+// block of them.
+#define TEGULA_BACKWARD_SIMT(T, name)                                                   \
+  extern "C" __global__ void __launch_bounds__(kSimtThreads, 2)                         \
+      attention_dq_simt_##name(const __grid_constant__ BackwardSimtParams p) {          \
+    backward_dq<T, kManyRows<Sum<T>>, false>(p);                                        \
+  }                                                                                     \
+  extern "C" __global__ void __launch_bounds__(kSimtThreads, 2)                         \
+      attention_dq_simt_##name##_rich(const __grid_constant__ BackwardSimtParams p) {   \
+    backward_dq<T, kManyRows<Sum<T>>, true>(p);                                         \
+  }                                                                                     \
+  extern "C" __global__ void __launch_bounds__(kSimtThreads, 1)                         \
+      attention_dkdv_simt_##name(const __grid_constant__ BackwardSimtParams p) {        \
+    backward_dkdv<T, kManyRows<Sum<T>>, false>(p);                                      \
+  }                                                                                     \
+  extern "C" __global__ void __launch_bounds__(kSimtThreads, 1)                         \
+      attention_dkdv_simt_##name##_rich(const __grid_constant__ BackwardSimtParams p) { \
+    backward_dkdv<T, kManyRows<Sum<T>>, true>(p);                                       \
+  }                                                                                     \
+  extern "C" __global__ void __launch_bounds__(kSimtThreads, 2)                         \
+      attention_dbias_simt_##name(const __grid_constant__ BiasSimtParams p) {           \
+    backward_bias<T, kManyRows<Sum<T>>>(p);                                             \
+  }                                                                                     \
+  extern "C" __global__ void __launch_bounds__(kSimtThreads)                            \
+      attention_finish_dbias_simt_##name(const __grid_constant__ BiasSimtParams p) {    \
+    finish_bias(p);                                                                     \
+  }
+
+}  // namespace tegula
