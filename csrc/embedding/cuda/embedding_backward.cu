@@ -239,10 +239,10 @@ TEGULA_SUM_KERNEL(float32_elements, float, 1)
 TEGULA_SUM_KERNEL(float16_elements, Half, 1)
 TEGULA_SUM_KERNEL(bfloat16_elements, BFloat16, 1)
 
-#define TEGULA_JOIN_KERNEL(name, T)                                              \
-  extern "C" __global__ void __launch_bounds__(kBackwardThreads)                 \
-      embedding_join_##name(const __grid_constant__ EmbeddingSumParams params) { \
-    join_pieces<T>(params);                                                      \
+#define TEGULA_JOIN_KERNEL(name, T)                                               \
+  extern "C" __global__ void __launch_bounds__(kBackwardThreads, kBackwardBlocks) \
+      embedding_join_##name(const __grid_constant__ EmbeddingSumParams params) {  \
+    join_pieces<T>(params);                                                       \
   }
 
 TEGULA_JOIN_KERNEL(float64, double)

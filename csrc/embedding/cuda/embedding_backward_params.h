@@ -22,7 +22,7 @@ namespace tegula {
 inline constexpr int kPlacesOfPiece = 64;
 inline constexpr int kPiecesOfStretch = 8;
 inline constexpr int kBackwardThreads = 256;  // of a block
-inline constexpr int kBackwardBlocks = 3;     // of a multiprocessor
+inline constexpr int kBackwardBlocks = 2;     // of a multiprocessor
 inline constexpr int kBackwardWarps = kBackwardThreads / 32;
 inline constexpr int kPlacesOfBlock = 32;               // of embedding_sum
 inline constexpr int kWindowsOfBlock = kBackwardWarps;  // of embedding_join
