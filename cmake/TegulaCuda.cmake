@@ -90,7 +90,7 @@ set_source_files_properties(${CMAKE_CURRENT_BINARY_DIR}/fatbins.cpp PROPERTIES O
 file(GLOB sources CONFIGURE_DEPENDS csrc/cuda/*.cpp csrc/*/cuda/*.cpp csrc/bind/cuda/*.cpp)
 pybind11_add_module(_cuda NO_EXTRAS ${sources} ${CMAKE_CURRENT_BINARY_DIR}/fatbins.cpp
   csrc/bind/views.cpp csrc/bind/exchange.cpp csrc/embedding/embedding_checks.cpp
-  csrc/base/axes.cpp)
+  csrc/base/axes.cpp csrc/positional_encoding/sinusoid.cpp)
 target_include_directories(_cuda PRIVATE ${TEGULA_CUDA_INCLUDE})
 target_compile_definitions(_cuda PRIVATE TEGULA_CUDA_TOOLKIT="${nvcc_version}")
 target_link_libraries(_cuda PRIVATE Threads::Threads ${CMAKE_DL_LIBS})

@@ -22,16 +22,16 @@ namespace {
 
 // Every function of the driver that is used here. The names in the library carry the version of
 // their interface, which cuda.h adds by macros.
-#define TEGULA_DRIVER_FUNCTIONS(X)                                                                \
-  X(cuInit)                                                                                       \
-  X(cuDriverGetVersion) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)                     \
-      X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent) X(cuCtxPushCurrent)  \
-          X(cuCtxPopCurrent) X(cuModuleLoadData) X(cuModuleGetFunctionCount)                      \
-              X(cuModuleEnumerateFunctions) X(cuFuncGetName) X(cuFuncGetParamInfo)                \
-                  X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel) X(cuGetErrorName) \
-                      X(cuGetErrorString) X(cuMemHostAlloc) X(cuMemHostGetDevicePointer)          \
-                          X(cuMemsetD8Async) X(cuMemcpyDtoHAsync) X(cuStreamSynchronize)          \
-                              X(cuStreamIsCapturing) X(cuPointerGetAttribute)
+#define TEGULA_DRIVER_FUNCTIONS(X)                                                               \
+  X(cuInit)                                                                                      \
+  X(cuDriverGetVersion)                                                                          \
+  X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute)                  \
+      X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent) X(cuCtxPushCurrent) X(cuCtxPopCurrent)      \
+          X(cuModuleLoadData) X(cuModuleGetFunctionCount) X(cuModuleEnumerateFunctions)          \
+              X(cuFuncGetName) X(cuFuncGetParamInfo) X(cuFuncGetAttribute) X(cuFuncSetAttribute) \
+                  X(cuLaunchKernel) X(cuGetErrorName) X(cuGetErrorString) X(cuMemHostAlloc)      \
+                      X(cuMemHostGetDevicePointer) X(cuMemsetD8Async) X(cuMemcpyDtoHAsync)       \
+                          X(cuStreamSynchronize) X(cuStreamIsCapturing) X(cuPointerGetAttribute)
 
 #define TEGULA_TEXT_OF(name) #name
 #define TEGULA_NAME(name) TEGULA_TEXT_OF(name)
@@ -137,6 +137,12 @@ class Current {
   bool pushed_ = false;
 };
 
+bool is_capturing(void* stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver().cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+  return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 struct Function {
   CUfunction handle = nullptr;
   size_t param_bytes = 0;
@@ -150,7 +156,7 @@ struct Device {
   IdFault* fault = nullptr;         // as the host sees it
   IdFault* device_fault = nullptr;  // as kernels do
 
-  explicit Device(int index) {
+  Device(int index, void* stream) {
     const CUdevice handle = handle_of(index);
     facts = device_facts(index);
     if (facts.major < kNeededMajor) {
@@ -160,6 +166,11 @@ struct Device {
     }
     check(driver().cuDevicePrimaryCtxRetain(&context, handle), "retaining the device's context");
     const Current current(context);
+    if (is_capturing(stream)) {
+      throw CudaError(message("device ", index,
+                              " is used for the first time while a CUDA graph is being captured; "
+                              "call tegula.cuda.warm_up() before"));
+    }
     for (int i = 0; i < kFatbinCount; ++i) load_module(kFatbins[i]);
     void* memory = nullptr;
     check(driver().cuMemHostAlloc(&memory, sizeof(IdFault),
@@ -205,12 +216,6 @@ Device* used_device(int index) {
                                             : nullptr;
 }
 
-bool is_capturing(void* stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult result = driver().cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
-  return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 Device& device_for(int index, void* stream) {
   if (Device* const known = used_device(index)) {
     driver();  // still the process that loaded it
@@ -218,15 +223,10 @@ Device& device_for(int index, void* stream) {
   }
   handle_of(index);
   if (index >= kMostDevices) throw ValueError(message("device must be below ", kMostDevices));
-  if (is_capturing(stream)) {
-    throw CudaError(message("device ", index,
-                            " is used for the first time while a CUDA graph is being captured; "
-                            "call tegula.cuda.warm_up() before"));
-  }
   static std::mutex loading;
   const std::lock_guard lock(loading);
   if (Device* const known = used_device(index)) return *known;
-  auto* const fresh = new Device(index);
+  auto* const fresh = new Device(index, stream);
   g_devices[index].store(fresh, std::memory_order_release);
   return *fresh;
 }

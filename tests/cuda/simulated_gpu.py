@@ -1,4 +1,4 @@
-"""The stand-in library with the package's kernels, and arrays in its memory."""
+"""The stand-in library with the package's kernels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import functools
 import os
 from pathlib import Path
 
-import numpy as np
 from cuda_sim.build import build
-from cuda_sim.device_array import DeviceArray
 from cuda_sim.simulator import Simulator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +15,7 @@ BUILD = ROOT / "build" / "cuda_sim"
 
 def kernels() -> list[Path]:
     """The package's CUDA sources."""
-    return sorted((ROOT / "csrc").glob("**/*.cu"))
+    return [p for p in sorted((ROOT / "csrc").glob("**/*.cu")) if "attention" not in p.parts]
 
 
 def arches_of(source: Path) -> tuple[str, ...]:
@@ -35,26 +33,3 @@ def library() -> Path:
 @functools.cache
 def simulator() -> Simulator:
     return Simulator(library())
-
-
-def on_gpu(array: object, device: int = 0) -> DeviceArray | None:
-    """A copy of a NumPy array in the simulated device's memory; None stays None."""
-    return None if array is None else DeviceArray.from_numpy(simulator(), np.asarray(array), device)
-
-
-def strided_on_gpu(array: np.ndarray, device: int = 0) -> DeviceArray:
-    """The same with the strides it has: what lies between its elements is the device's, too."""
-    base = array
-    while isinstance(base.base, np.ndarray):
-        base = base.base
-    copy = on_gpu(base, device)
-    offset = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    view = np.ndarray(array.shape, array.dtype, copy.memory_view, offset, array.strides)
-    return copy.view_of(view)
-
-
-def from_gpu(result: object) -> object:
-    """NumPy copies of device arrays, tuples of them included; every byte must have been written."""
-    if isinstance(result, tuple):
-        return tuple(map(from_gpu, result))
-    return result.numpy()

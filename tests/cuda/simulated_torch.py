@@ -32,7 +32,9 @@ def install_device() -> None:
     """Give this process's torch its device."""
     source, target = HERE / "device.cpp", simulated_gpu.BUILD / "libdevice.so"
     home = Path(torch.__file__).parent
-    if not target.exists() or target.stat().st_mtime < max(source.stat().st_mtime, (home / "version.py").stat().st_mtime):
+    if not target.exists() or target.stat().st_mtime < max(
+        source.stat().st_mtime, (home / "version.py").stat().st_mtime
+    ):
         flags = ("-std=c++20", "-O0", "-w", "-shared", "-fPIC", f"-I{home / 'include'}", f"-L{home / 'lib'}")
         made = target.with_name(f".{target.name}.{os.getpid()}")
         subprocess.run(["g++", *flags, source, "-lc10", "-ltorch_cpu", "-o", made], check=True)
@@ -129,8 +131,10 @@ def run(function: Any, args: Any, kwargs: Any) -> Any:
         return GpuTensor(place(x, device, written), device) if isinstance(x, torch.Tensor) else x
 
     inputs = {id(x.held): x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, GpuTensor)}
-    return tree_map(lambda x: inputs.get(id(x)) or wrapped(x), found) if isinstance(found, (tuple, list)) else (
-        inputs.get(id(found)) if id(found) in inputs else wrapped(found)
+    return (
+        tree_map(lambda x: inputs.get(id(x)) or wrapped(x), found)
+        if isinstance(found, (tuple, list))
+        else (inputs.get(id(found)) if id(found) in inputs else wrapped(found))
     )
 
 

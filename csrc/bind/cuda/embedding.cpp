@@ -1,5 +1,6 @@
 // The embedding on a GPU.
 #include "../../cuda/driver.h"
+#include "../../cuda/launch.h"
 #include "../../embedding/cuda/embedding_cuda.h"
 #include "../embedding_calls.h"
 #include "device_arrays.h"
@@ -71,6 +72,8 @@ py::tuple backward_sparse(py::handle grad, py::handle ids, int64_t num_rows, int
   const Result sums = new_result(grad, args.grad.dtype, {rows, args.grad.size(0)});
   {
     GilRelease unlocked;
+    clear(place, sums.view.data,
+          static_cast<size_t>(sums.view.count() * item_size(sums.view.dtype)));
     embedding_backward_sparse(args, found.view, sums.view, place);
   }
   return py::make_tuple(found.array, sums.array);
