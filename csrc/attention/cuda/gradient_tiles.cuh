@@ -167,7 +167,7 @@ TEGULA_DEVICE bool finds_unclean(uint32_t tile, int rows) {
   const uint32_t exponents = exponent_bits(T{}) * 0x10001u;
   const uint32_t lowest = exponents & ~(exponents << 1);
   uint32_t carries = 0;
-  for (int i = threadIdx.x; i < rows * (kDim / kChunk); i += blockDim.x) {
+  for (int i = opaque(threadIdx.x); i < rows * (kDim / kChunk); i += blockDim.x) {
     const uint4 chunk = load_shared_128(tile + i * 16);
     carries |= (chunk.x & exponents) + lowest;
     carries |= (chunk.y & exponents) + lowest;
@@ -180,7 +180,7 @@ TEGULA_DEVICE bool finds_unclean(uint32_t tile, int rows) {
 // Sets them to zero, in this thread's share.
 template <class T, int kDim>
 TEGULA_DEVICE void clear_unclean(uint32_t tile, int rows) {
-  for (int i = threadIdx.x; i < rows * (kDim / 2); i += blockDim.x) {
+  for (int i = opaque(threadIdx.x); i < rows * (kDim / 2); i += blockDim.x) {
     uint32_t pair = load_shared_32(tile + i * 4);
     if (is_unclean<T>(pair)) pair &= 0xFFFF0000u;
     if (is_unclean<T>(pair >> 16)) pair &= 0x0000FFFFu;
@@ -198,7 +198,7 @@ TEGULA_DEVICE float widen_bits(uint32_t bits) {
 template <class T, int kDim, int kM, int kN, class Visible>
 TEGULA_DEVICE void add_unclean(float (&sums)[kM][kDim / 8][4], const uint32_t (&weights)[kM][kN][2],
                                uint32_t tile, Visible visible) {
-  const int lane = threadIdx.x % 32;
+  const int lane = opaque(threadIdx.x) % 32;
   uint32_t copy[kN][kM][2];  // indexed below by numbers known at run time only
 #pragma unroll
   for (int n = 0; n < kN; ++n) {
@@ -245,7 +245,7 @@ TEGULA_DEVICE void add_unclean(float (&sums)[kM][kDim / 8][4], const uint32_t (&
 template <class T, int kDim, int kM>
 TEGULA_DEVICE void round_to_tile(const float (&sums)[kM][kDim / 8][4], float factor, uint32_t tile,
                                  int first) {
-  const int lane = threadIdx.x % 32;
+  const int lane = opaque(threadIdx.x) % 32;
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -266,7 +266,7 @@ TEGULA_DEVICE void store_tile(uint32_t tile, int rows, RowAt row_at, int size, i
                               bool chunks) {
   constexpr int kChunks = kDim / kChunk;
   if (chunks) {
-    for (int i = threadIdx.x; i < rows * kChunks; i += blockDim.x) {
+    for (int i = opaque(threadIdx.x); i < rows * kChunks; i += blockDim.x) {
       const int row = i / kChunks, chunk = i % kChunks;
       if (chunk * kChunk >= size) continue;
       *reinterpret_cast<uint4*>(row_at(row) + chunk * kChunk) =
@@ -275,7 +275,7 @@ TEGULA_DEVICE void store_tile(uint32_t tile, int rows, RowAt row_at, int size, i
     return;
   }
 #pragma unroll 1
-  for (int i = threadIdx.x; i < rows * kDim; i += blockDim.x) {
+  for (int i = opaque(threadIdx.x); i < rows * kDim; i += blockDim.x) {
     const int row = i / kDim, column = i % kDim;
     if (column >= size) continue;
     row_at(row)[column * step] =

@@ -21,6 +21,15 @@ TEGULA_DEVICE uint32_t tile_offset(int row, int chunk) {
   return static_cast<uint32_t>(row * kChunks + (chunk ^ turn)) * 16;
 }
 
+// `place` is that of chunk 0 or 1 of some row: from there to the row `down` further, a multiple of
+// 8, and chunk 2 `along` or 2 `along` + 1. Tiles lie at multiples of 128. With numbers known at
+// compile time, few of these addresses need a register of their own.
+template <int kDim>
+TEGULA_DEVICE uint32_t fragment(uint32_t place, int down, int along) {
+  constexpr int kTurns = kDim % 64 == 0 ? 4 : 2;  // as many, and the permutation starts anew
+  return (place ^ along % kTurns * 32) + along / kTurns * kTurns * 32 + down * kDim * 2;
+}
+
 // Copies rows [0, kRows) to the tile at `to`: row r from `row_at(r)`, a pointer to its first
 // element, or null for zeros. `size` elements a row, `step` elements apart. The copies of `chunks`
 // are asynchronous, others done when this returns; either way others see them after a barrier.
@@ -47,6 +56,41 @@ TEGULA_DEVICE void load_tile(uint32_t to, RowAt row_at, int size, int64_t step, 
     const uint16_t* from = row_at(row);
     const uint16_t value = from != nullptr && column < size ? from[column * step] : 0;
     store_shared(to + tile_offset<kDim>(row, column / kChunk) + column % kChunk * 2, value);
+  }
+}
+
+// The same of rows [lo, hi), which lie `row_step` apart from `first` on, the address of row 0: with
+// less to compute on the way. The other rows are zeros.
+template <int kDim, int kRows, int kThreads>
+TEGULA_DEVICE void load_rows(uint32_t to, const uint16_t* first, int64_t row_step, int lo, int hi,
+                             int size, int64_t step, bool chunks) {
+  constexpr int kChunks = kDim / kChunk, kPass = kThreads / kChunks;  // rows at a time
+  static_assert(kPass > 0);
+  const int thread = opaque(static_cast<int>(threadIdx.x));
+  const int row = thread / kChunks, chunk = thread % kChunks;
+  if (kPass * kChunks < kThreads && row >= kPass) return;
+  const bool some = chunk * kChunk < size;
+  const uint16_t* from = first + row * row_step + chunk * kChunk * step;
+  row_step *= kPass;
+  if (chunks) {
+#pragma unroll
+    for (int i = 0; i * kPass < kRows; ++i, from += row_step) {
+      const int at = row + i * kPass;
+      if (kRows % kPass != 0 && at >= kRows) break;
+      const bool there = some && at >= lo && at < hi;
+      copy_async_16(to + tile_offset<kDim>(at, chunk), there ? from : first, there);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int at = row; at < kRows; at += kPass, from += row_step) {
+    uint32_t parts[kChunk / 2] = {};
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      if (at < lo || at >= hi || chunk * kChunk + i >= size) break;
+      parts[i / 2] |= static_cast<uint32_t>(from[i * step]) << i % 2 * 16;
+    }
+    store_shared_128(to + tile_offset<kDim>(at, chunk), {parts[0], parts[1], parts[2], parts[3]});
   }
 }
 

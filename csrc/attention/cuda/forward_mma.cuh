@@ -1,0 +1,439 @@
+// Attention on tensor cores. A block of threads has some rows of a unit, and goes through the tiles
+// of keys that they see:
+//
+//   S   <- q k^T                          products of 16-bit numbers, summed in float32
+//   m'  <- max(m, rowmax(S))              the online softmax
+//   P   <- exp(S - m'), rounded to 16 bits
+//   l   <- l exp(m - m') + rowsum(P)
+//   out <- out exp(m - m') + P v
+//
+// S, P and the sums of out stay in registers: what a warp's lanes hold of S is what they need of P.
+// Keys and values are copied to shared memory while something before them is computed. A row's q is
+// read once, keys and values once for each block of rows that sees them.
+//
+// Keys fold in chunks of kKeyChunk, each computed as if there were no other: see partial_rows.cuh.
+// So a row's bits do not depend on how keys are split among blocks, nor on other rows.
+//
+// Cost per visible pair: D + Dv multiply-adds and one exponential.
+#pragma once
+
+#include "forward_item.cuh"
+#include "partial_rows.cuh"
+
+namespace tegula {
+
+template <class T, bool kRich, ForwardShape kShape>
+class ForwardBlock {
+  static constexpr int kDim = kShape.dim, kKeys = kShape.keys(), kStages = kShape.stages;
+  static constexpr int kThreads = kShape.threads(), kRows = kShape.rows();
+  static constexpr int kM = kShape.row_tiles;                // fragments of 16 rows
+  static constexpr int kN = kKeys / 8, kColumns = kDim / 8;  // of 8 keys, of 8 columns of out
+  static constexpr bool kKeepsQueries = kM * kDim <= 128;    // in registers
+  static constexpr int kUnderWay = 2 * (kStages - 1);        // copies, when one is due
+  static constexpr unsigned kAll = 0xFFFFFFFFu;
+  static constexpr float kLargePoint = 1 << 24;  // a float's neighbours are 2 away from here on
+  static constexpr int kChunkTiles = kKeyChunk / kKeys;
+  static_assert(kKeyChunk % kKeys == 0);
+
+ public:
+  TEGULA_DEVICE ForwardBlock(const AttentionForwardParams& params, unsigned char* memory)
+      : p_(params),
+        a_(params.a),
+        tiles_(shared_address(memory)),
+        own_queries_(tiles_ + tile_offset<kDim>(warp_row() + lane() % 16, lane() / 16)),
+        own_keys_(tiles_ + kShape.keys_at() +
+                  tile_offset<kDim>(lane() % 8 + lane() / 16 * 8, lane() / 8 % 2)),
+        own_values_(tiles_ + kShape.values_at() + tile_offset<kDim>(lane() % 16, lane() / 16)),
+        record_(*reinterpret_cast<ForwardRecord<kShape>*>(memory + kShape.record_at())) {}
+
+  TEGULA_DEVICE void run() {
+    for (int64_t index = blockIdx.x; index < p_.items; index = next_item(p_, index, record_.item)) {
+      start_item<kShape>(p_, index, tiles_, record_);
+      compute();
+    }
+  }
+
+ private:
+  TEGULA_DEVICE void compute() {
+    const KeyTiles& tiles = record_.item.tiles;
+    load_keys(0);
+    commit_copies();  // with the queries
+    if constexpr (kStages == 2) {
+      load_values(0), commit_copies();
+      load_keys(1), commit_copies();
+    }
+    start_chunk();
+    bool stored = false;
+    int i = 0;
+    while (true) {
+      const int end = i < tiles.count() ? (tiles[i] / kChunkTiles + 1) * kChunkTiles : 0;
+#pragma unroll 1
+      for (; i < tiles.count() && tiles[i] < end; ++i) visit(i);
+      join_chunk(stored);
+      if (i >= tiles.count()) break;
+      store_chunk();
+      stored = true;
+      start_chunk();
+    }
+    // Copies that nobody needed, and warps that are still at the last tile.
+    wait_for_copies<0>();
+    __syncthreads();
+    if (record_.item.chunk >= 0) {
+      store_chunk();
+    } else {
+      write();
+    }
+  }
+
+  // --- copies -----------------------------------------------------------------------------------
+
+  // The i-th tile, to where the one `stages` before it lay. Keys that no row sees are zeros.
+  TEGULA_DEVICE void load(int i, const uint16_t* rows, const View& view, uint32_t to, bool chunks) {
+    if (i >= record_.item.tiles.count()) return;
+    const int begin = record_.item.tiles[i] * kKeys;
+    load_rows<kDim, kKeys, kThreads>(to + i % kStages * kShape.tile_bytes(),
+                                     rows + begin * view.step(1), view.step(1),
+                                     record_.item.sight.lo - begin, record_.item.sight.hi - begin,
+                                     static_cast<int>(view.size(0)), view.step(0), chunks);
+  }
+  TEGULA_DEVICE void load_keys(int i) {
+    load(i, record_.item.k, a_.k, tiles_ + kShape.keys_at(), p_.k_chunks);
+  }
+  TEGULA_DEVICE void load_values(int i) {
+    load(i, record_.item.v, a_.v, tiles_ + kShape.values_at(), p_.v_chunks);
+  }
+
+  // --- one tile of keys -------------------------------------------------------------------------
+
+  TEGULA_DEVICE void visit(int i) {
+    const uint32_t stage = i % kStages * kShape.tile_bytes();
+    const uint32_t values = tiles_ + kShape.values_at() + stage;
+    const int begin = record_.item.tiles[i] * kKeys;
+
+    wait_for_copies<kUnderWay>();
+    __syncthreads();  // the keys are there, and the values before them done with
+    load_values(i + kStages - 1);
+    commit_copies();
+    if (kKeepsQueries && i == 0) load_queries();
+    float s[kM][kN][4];
+    multiply_keys(s, own_keys_ + stage);
+    if (kRich || !record_.sights[warp()].shows_all(begin, begin + kKeys)) finish_scores(s, begin);
+    wait_for_copies<kUnderWay>();
+    __syncthreads();  // the values are there, and the keys done with
+    load_keys(i + kStages);
+    commit_copies();
+    const bool unclean = may_hide(begin) && __syncthreads_or(finds_unclean<T, kDim>(values, kKeys));
+    uint32_t weights[kM][kN][2];
+    weigh(s, weights, begin);
+    if (unclean) {
+      add_unclean_values(weights, values, begin);
+      __syncthreads();
+      clear_unclean<T, kDim>(values, kKeys);
+      __syncthreads();
+    }
+    multiply_values(weights, own_values_ + stage);
+  }
+
+  // Whether some row may not see some key of the tile.
+  TEGULA_DEVICE bool may_hide(int begin) const {
+    return (kRich && (a_.dense || a_.bias)) || !record_.item.sight.shows_all(begin, begin + kKeys);
+  }
+
+  TEGULA_DEVICE void multiply_keys(float (&s)[kM][kN][4], uint32_t keys) {
+    set_zero(s);
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      uint32_t left[kM][4];
+      if constexpr (!kKeepsQueries) {
+#pragma unroll
+        for (int m = 0; m < kM; ++m)
+          load_matrices(left[m], fragment<kDim>(own_queries_, m * 16, k));
+      }
+#pragma unroll
+      for (int n = 0; n < kN; n += 2) {
+        uint32_t right[4];
+        load_matrices(right, fragment<kDim>(keys, n * 8, k));
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          const auto& rows = kKeepsQueries ? queries_[m][k] : left[m];
+          multiply_add(s[m][n], rows, right[0], right[1], T{});
+          multiply_add(s[m][n + 1], rows, right[2], right[3], T{});
+        }
+      }
+    }
+  }
+  TEGULA_DEVICE void load_queries() {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k) {
+        load_matrices(queries_[m][k], fragment<kDim>(own_queries_, m * 16, k));
+      }
+    }
+  }
+
+  // out += weights times the tile.
+  TEGULA_DEVICE void multiply_values(const uint32_t (&weights)[kM][kN][2], uint32_t values) {
+#pragma unroll
+    for (int k = 0; k < kN; k += 2) {
+#pragma unroll
+      for (int n = 0; n < kColumns; n += 2) {
+        uint32_t right[4];
+        load_matrices_transposed(right, fragment<kDim>(values, k * 8, n / 2));
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          const uint32_t left[4] = {weights[m][k][0], weights[m][k][1], weights[m][k + 1][0],
+                                    weights[m][k + 1][1]};
+          multiply_add(out_[m][n], left, right[0], right[1], T{});
+          multiply_add(out_[m][n + 1], left, right[2], right[3], T{});
+        }
+      }
+    }
+  }
+
+  // All options, and -inf where a row does not see a key.
+  TEGULA_DEVICE void finish_scores(float (&s)[kM][kN][4], int begin) const {
+    const Scores<float, kRich> scores(a_, record_.item.unit);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = row_of(m, h);
+        const SeenKeys seen = record_.seen[row];
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int key = begin + n * 8 + column() + e;
+            float& score = s[m][n][2 * h + e];
+            if (!seen.sees(key)) {
+              score = negative_infinity<float>();
+            } else if constexpr (kRich) {
+              score = scores(score, record_.item.first_row + row, key);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // From scores to weights: the online softmax. Rich scores are in units of log 2.
+  TEGULA_DEVICE void weigh(float (&s)[kM][kN][4], uint32_t (&weights)[kM][kN][2], int begin) {
+    const float scale = scale_of_scores();
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      float rescale[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        RowSoftmax<float>& softmax = softmax_[m][h];
+        float best = softmax.best;
+#pragma unroll
+        for (int n = 0; n < kN; ++n) best = fmaxf(best, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+        best = fmaxf(best, __shfl_xor_sync(kAll, best, 1));
+        best = fmaxf(best, __shfl_xor_sync(kAll, best, 2));
+        // An exponent is score * scale - point in one operation, whose error grows with the point:
+        // from large scores, the best is subtracted first.
+        float point = rounded_product(reference_point(best), scale);
+        rescale[h] = exp2_fast(rounded_sum(rounded_product(softmax.best, scale), -point));
+        if (!kRich && fabsf(point) > kLargePoint) {
+          rescale[h] = exp2_fast(rounded_product(rounded_sum(softmax.best, -best), scale));
+          point = 0;
+#pragma unroll
+          for (int n = 0; n < kN; ++n) {
+            s[m][n][2 * h] = rounded_sum(s[m][n][2 * h], -best);
+            s[m][n][2 * h + 1] = rounded_sum(s[m][n][2 * h + 1], -best);
+          }
+        }
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+          float pair[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            pair[e] = exp2_fast(fused(s[m][n][2 * h + e], scale, -point));
+            sum = rounded_sum(sum, pair[e]);
+          }
+          if constexpr (kRich) drop(pair, row_of(m, h), begin + n * 8 + column());
+          weights[m][n][h] = pack(pair[0], pair[1], T{});
+        }
+        softmax = {best, fused(softmax.sum, rescale[h], sum)};
+      }
+      // Most tiles leave the best scores as they were.
+      if (!__any_sync(kAll, rescale[0] != 1.0f || rescale[1] != 1.0f)) continue;
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out_[m][n][i] = rounded_product(out_[m][n][i], rescale[i / 2]);
+      }
+    }
+  }
+  TEGULA_DEVICE float scale_of_scores() const {
+    return kRich ? 1.0f : static_cast<float>(a_.scale * kLog2E);
+  }
+
+  // Dropped weights count in the sum of all; kept ones are scaled at the end.
+  TEGULA_DEVICE void drop(float (&pair)[2], int row, int key) const {
+    if (!a_.dropout.active()) return;
+    float kept[2];
+    const Scores<float, kRich> scores(a_, record_.item.unit);
+    scores.kept_pair(record_.item.first_row + row, key, kept);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) pair[e] = kept[e] == 0 ? 0 : pair[e];
+  }
+
+  TEGULA_DEVICE void add_unclean_values(const uint32_t (&weights)[kM][kN][2], uint32_t values,
+                                        int begin) {
+    const Scores<float, kRich> scores(a_, record_.item.unit);
+    add_unclean<T, kDim>(out_, weights, values, [&](int m, int h, int i) {
+      const int row = row_of(m, h), key = begin + i;
+      return record_.seen[row].sees(key) && scores.shows(record_.item.first_row + row, key);
+    });
+  }
+
+  // --- chunks of keys -------------------------------------------------------------------------
+
+  TEGULA_DEVICE void start_chunk() {
+    set_zero(out_);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) softmax_[m][0] = softmax_[m][1] = RowSoftmax<float>::none();
+  }
+
+  TEGULA_DEVICE int64_t place_of(int row) const {
+    const ForwardItem& item = record_.item;
+    if (item.chunk >= 0) return place_of_chunk(p_, item.unit, item.first_row + row, item.chunk);
+    return int64_t{blockIdx.x} * kRows + row;
+  }
+
+  // The chunk is complete: its softmax, in units of log 2, joins those before it, if any are
+  // stored.
+  TEGULA_DEVICE void join_chunk(bool stored) {
+    __syncwarp();  // one lane has stored what four read
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        RowSoftmax<float>& softmax = softmax_[m][h];
+        softmax.sum = rounded_sum(softmax.sum, __shfl_xor_sync(kAll, softmax.sum, 1));
+        softmax.sum = rounded_sum(softmax.sum, __shfl_xor_sync(kAll, softmax.sum, 2));
+        softmax.best = rounded_product(softmax.best, scale_of_scores());
+        if (!stored) continue;
+        const int64_t place = place_of(row_of(m, h));
+        RowSoftmax<float> total = load_softmax(p_, place);
+        const FoldFactors<float> fold = fold_rows(total, softmax);
+        softmax = total;
+        const float2* const sums = sums_of(place);
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) {
+          if (n * 8 >= p_.width) continue;
+          const float2 pair = sums[n * 4];
+          out_[m][n][2 * h] = fold(pair.x, out_[m][n][2 * h]);
+          out_[m][n][2 * h + 1] = fold(pair.y, out_[m][n][2 * h + 1]);
+        }
+      }
+    }
+  }
+
+  TEGULA_DEVICE void store_chunk() {
+    __syncwarp();  // one lane overwrites what four have read
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = row_of(m, h);
+        const bool exists = record_.item.first_row + row < record_.item.unit.rows;
+        if (record_.item.chunk >= 0 && !exists) continue;
+        const int64_t place = place_of(row);
+        if (lane() % 4 == 0) store_softmax(p_, place, softmax_[m][h]);
+        float2* const sums = sums_of(place);
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) {
+          if (n * 8 >= p_.width) continue;
+          sums[n * 4] = make_float2(out_[m][n][2 * h], out_[m][n][2 * h + 1]);
+        }
+      }
+    }
+  }
+
+  TEGULA_DEVICE float2* sums_of(int64_t place) const {
+    return reinterpret_cast<float2*>(p_.sums + place * p_.width + column());
+  }
+
+  // --- results --------------------------------------------------------------------------------
+
+  // Rounded, where the queries lay; from there to memory in long pieces.
+  TEGULA_DEVICE void write() {
+    const ForwardItem& item = record_.item;
+    const RowPlaces places(item.unit, item.first_row);
+    const Slab<const double> sinks{a_.sinks, 1, 0, 0};
+    const Slab<float> lse{item.lse, a_.lse.step(2), a_.lse.step(1), 1};
+    const Slab<uint16_t> out{item.out, a_.out.step(2), a_.out.step(1), a_.out.step(0)};
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = row_of(m, h);
+        if (item.first_row + row >= item.unit.rows) continue;
+        const double* const sink = a_.sinks ? places.row_of(sinks, row) : nullptr;
+        const RowResult<float> result = result_of_row(a_, sink, softmax_[m][h]);
+        if (item.lse && lane() % 4 == 0) *places.row_of(lse, row) = result.lse;
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) {
+          store_shared_32(tiles_ + tile_offset<kDim>(row, n) + column() * 2,
+                          pack(output_of(a_, out_[m][n][2 * h], result.factor),
+                               output_of(a_, out_[m][n][2 * h + 1], result.factor), T{}));
+        }
+      }
+    }
+    __syncthreads();
+    store_tile<kDim>(
+        tiles_, places.rows(kRows), [&](int row) { return places.row_of(out, row); },
+        static_cast<int>(a_.value_dim), out.step, p_.out_chunks);
+  }
+
+  // --- where a thread stands --------------------------------------------------------------------
+
+  static TEGULA_DEVICE int lane() { return opaque(static_cast<int>(threadIdx.x)) % 32; }
+  static TEGULA_DEVICE int warp() { return opaque(static_cast<int>(threadIdx.x)) / 32; }
+  static TEGULA_DEVICE int warp_row() { return warp() * kShape.warp_rows(); }
+  // In the block's rows and in 8 columns of a fragment, as ptx.cuh says.
+  static TEGULA_DEVICE int row_of(int m, int h) { return warp_row() + m * 16 + h * 8 + lane() / 4; }
+  static TEGULA_DEVICE int column() { return lane() % 4 * 2; }
+
+  const AttentionForwardParams& p_;
+  const AttentionArgs& a_;
+  const uint32_t tiles_;                                // in shared memory: queries, keys, values
+  const uint32_t own_queries_, own_keys_, own_values_;  // where the lane reads a tile's fragments
+  ForwardRecord<kShape>& record_;
+  uint32_t queries_[kKeepsQueries ? kM : 1][kDim / 16][4];
+  float out_[kM][kColumns][4];
+  RowSoftmax<float> softmax_[kM][2];  // best in units of the scores, the sum of the lane's own keys
+};
+
+template <class T, bool kRich, ForwardShape kShape>
+TEGULA_DEVICE void attention_forward(const AttentionForwardParams& p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  ForwardBlock<T, kRich, kShape>(p, memory).run();
+}
+
+}  // namespace tegula
+
+#define TEGULA_FORWARD_KERNEL(type, name, dim, kind, rich, warps)                      \
+  extern "C" __global__ void __launch_bounds__(warps * 32)                             \
+      attention_forward_mma_##name##_d##dim##_##kind##_w##warps(                       \
+          const __grid_constant__ tegula::AttentionForwardParams p) {                  \
+    tegula::attention_forward<type, rich, tegula::forward_shape(dim, rich, warps)>(p); \
+  }
+#define TEGULA_FORWARD_KERNELS_OF(type, name, dim, kind, rich) \
+  TEGULA_FORWARD_KERNEL(type, name, dim, kind, rich, 4)        \
+  TEGULA_FORWARD_KERNEL(type, name, dim, kind, rich, 1)
+// One for each forward_dim.
+#define TEGULA_FORWARD_KERNELS(type, name)                 \
+  TEGULA_FORWARD_KERNELS_OF(type, name, 32, plain, false)  \
+  TEGULA_FORWARD_KERNELS_OF(type, name, 64, plain, false)  \
+  TEGULA_FORWARD_KERNELS_OF(type, name, 96, plain, false)  \
+  TEGULA_FORWARD_KERNELS_OF(type, name, 128, plain, false) \
+  TEGULA_FORWARD_KERNELS_OF(type, name, 192, plain, false) \
+  TEGULA_FORWARD_KERNELS_OF(type, name, 256, plain, false) \
+  TEGULA_FORWARD_KERNELS_OF(type, name, 64, rich, true)    \
+  TEGULA_FORWARD_KERNELS_OF(type, name, 128, rich, true)   \
+  TEGULA_FORWARD_KERNELS_OF(type, name, 256, rich, true)

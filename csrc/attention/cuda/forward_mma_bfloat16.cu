@@ -1,0 +1,3 @@
+#include "forward_mma.cuh"
+
+TEGULA_FORWARD_KERNELS(tegula::BFloat16, bfloat16)
