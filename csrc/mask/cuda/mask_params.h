@@ -22,6 +22,7 @@ struct MaskCellsParams {
 };
 
 inline constexpr int kMaskThreads = 256;
+inline constexpr int kScanBlocks = 4;  // of a multiprocessor
 inline constexpr int kMaskWarps = kMaskThreads / 32;
 inline constexpr int kFillStores = 8;  // of a lane
 inline constexpr int kCellsOfWarp = 8;

@@ -72,7 +72,7 @@ TEGULA_DEVICE void note(const View& view, const QueryRow& at, int64_t value) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kMaskThreads)
+extern "C" __global__ void __launch_bounds__(kMaskThreads, kScanBlocks)
     mask_scan(const __grid_constant__ MaskScanParams params) {
   __shared__ int most;  // runs of a row
   if (threadIdx.x == 0) most = 0;
