@@ -23,11 +23,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime"
 TRANSLATOR = HERE / "translate"
+CACHE = HERE.parents[1] / "build" / "cuda_sim" / "cuda_sim_cache"
 
 NVCC_OPTIONS = ("-ptx", "-lineinfo", "-std=c++20")
 OPTIONS = ("-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing")
-# Kernels are large and run for moments: more optimisation costs more than it saves.
-KERNEL_OPTIONS = ("-x", "c", "-std=gnu17", "-O1", "-w")
+# Kernels are large and run for moments: more optimisation takes longer than it saves.
+KERNEL_OPTIONS = ("-x", "c", "-std=gnu17", "-Og", "-w")
 RUNTIME_OPTIONS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror")
 
 
@@ -155,12 +156,21 @@ class Builder:
             for found in translated:
                 kernels += [pool.submit(self.compile, s, KERNEL_OPTIONS, generated_headers) for s in found.result()]
             objects = [future.result() for future in (*runtime, *kernels)]
+        return self.link(objects, output)
+
+    def link(self, objects: Sequence[Path], output: Path) -> Path:
+        """The library, unless it is there already, made of the same objects."""
+        text = "\n".join(map(str, objects))
+        listing = output.with_name(f"{output.name}.objects")
+        if output.is_file() and listing.is_file() and listing.read_text(encoding="utf-8") == text:
+            return output
         output.parent.mkdir(parents=True, exist_ok=True)
-        listing = self.cache / f"objects_{digest(*map(str, objects))}.txt"
-        listing.write_text("\n".join(map(str, objects)), encoding="utf-8")
-        linked = output.with_name(f".{output.name}.{os.getpid()}")
-        run(self.gxx, "-shared", f"@{listing}", "-o", linked)
-        os.replace(linked, output)
+        with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+            made, names = Path(folder) / "library.so", Path(folder) / "objects"
+            names.write_text(text, encoding="utf-8")
+            run(self.gxx, "-shared", f"@{names}", "-o", made)
+            os.replace(made, output)
+            os.replace(names, listing)
         return output
 
 
@@ -192,7 +202,7 @@ def build(
     include_dirs : for quoted includes, which count for the cache
     defines : ``NAME`` or ``NAME=VALUE``
     jobs : how many compilers run at a time
-    cache : where steps are kept; by default beside the output
+    cache : where steps are kept; by default in the repository's build folder
 
     Raises
     ------
@@ -202,8 +212,7 @@ def build(
         With the message of the tool that failed.
     """
     output = Path(output).resolve()
-    folder = Path(cache) if cache is not None else output.parent / "cuda_sim_cache"
-    builder = Builder(folder.resolve(), [Path(path) for path in include_dirs], defines)
+    builder = Builder(Path(cache or CACHE).resolve(), [Path(path) for path in include_dirs], defines)
     pairs = [source if isinstance(source, tuple) else (source, arches) for source in sources]
     return builder.build([(Path(path).resolve(), own) for path, own in pairs], output, jobs)
 

@@ -6,6 +6,9 @@
 #include <stdint.h>
 #include <string.h>
 
+// Compiled once a file: kernels have thousands of these, and inlining them is what takes time.
+#define OUT_OF_LINE static __attribute__((noinline, unused))
+
 static inline float as_float(uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof value);
@@ -30,7 +33,7 @@ static inline uint64_t double_bits(double value) {
 // --- floats; where double holds the exact result of floats as well, there is one function for both
 // --
 
-static inline float flush(float x) {  // .ftz: subnormal numbers count as zero
+OUT_OF_LINE float flush(float x) {  // .ftz: subnormal numbers count as zero
   return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.f, x) : x;
 }
 static inline bool is_nan(double x) { return x != x; }
@@ -46,20 +49,20 @@ static inline float fused_f32(float x, float y, float z) { return __builtin_fmaf
 static inline double fused_f64(double x, double y, double z) { return __builtin_fma(x, y, z); }
 
 // The number, where the other operand is NaN; +0 counts as larger than -0.
-static inline double float_min(double x, double y) {
+OUT_OF_LINE double float_min(double x, double y) {
   if (is_nan(x)) return y;
   if (x == y) return __builtin_signbit(x) ? x : y;
   return y < x ? y : x;
 }
-static inline double float_max(double x, double y) {
+OUT_OF_LINE double float_max(double x, double y) {
   if (is_nan(x)) return y;
   if (x == y) return __builtin_signbit(x) ? y : x;
   return y > x ? y : x;
 }
-static inline double float_min_or_nan(double x, double y) {
+OUT_OF_LINE double float_min_or_nan(double x, double y) {
   return is_unordered(x, y) ? __builtin_nan("") : float_min(x, y);
 }
-static inline double float_max_or_nan(double x, double y) {
+OUT_OF_LINE double float_max_or_nan(double x, double y) {
   return is_unordered(x, y) ? __builtin_nan("") : float_max(x, y);
 }
 
@@ -89,23 +92,23 @@ static inline float half_value(uint16_t x) {
   memcpy(&value, &x, sizeof value);
   return (float)value;
 }
-static inline uint16_t half_of_double(double x) {
+OUT_OF_LINE uint16_t half_of_double(double x) {
   const _Float16 value = (_Float16)x;
   uint16_t bits;
   memcpy(&bits, &value, sizeof bits);
   return is_nan(x) ? 0x7FFF : bits;
 }
-static inline uint16_t half_of(float x) {
+OUT_OF_LINE uint16_t half_of(float x) {
   const _Float16 value = (_Float16)x;
   uint16_t bits;
   memcpy(&bits, &value, sizeof bits);
   return is_nan(x) ? 0x7FFF : bits;
 }
-static inline uint16_t bfloat_of(float x) {
+OUT_OF_LINE uint16_t bfloat_of(float x) {
   const uint32_t word = float_bits(x);
   return is_nan(x) ? 0x7FFF : (uint16_t)((word + 0x7FFF + (word >> 16 & 1)) >> 16);
 }
-static inline uint16_t bfloat_of_double(double x) {
+OUT_OF_LINE uint16_t bfloat_of_double(double x) {
   float near = (float)x;
   if (!is_nan(x) && (double)near != x && is_finite(near)) {
     // Toward zero with the lowest bit set: the second rounding sees that the first dropped bits.
@@ -115,12 +118,12 @@ static inline uint16_t bfloat_of_double(double x) {
   }
   return bfloat_of(near);
 }
-static inline uint32_t add_bfloats(uint32_t x, uint32_t y) {
+OUT_OF_LINE uint32_t add_bfloats(uint32_t x, uint32_t y) {
   const float low = bfloat_value((uint16_t)x) + bfloat_value((uint16_t)y);
   const float high = bfloat_value((uint16_t)(x >> 16)) + bfloat_value((uint16_t)(y >> 16));
   return (uint32_t)bfloat_of(high) << 16 | bfloat_of(low);
 }
-static inline uint32_t add_halves(uint32_t x, uint32_t y) {
+OUT_OF_LINE uint32_t add_halves(uint32_t x, uint32_t y) {
   const float low = half_value((uint16_t)x) + half_value((uint16_t)y);
   const float high = half_value((uint16_t)(x >> 16)) + half_value((uint16_t)(y >> 16));
   return (uint32_t)half_of(high) << 16 | half_of(low);
@@ -136,36 +139,36 @@ static inline uint64_t low_bits(uint32_t count) {
 }
 
 // Of integral values; NaN becomes 0.
-static inline int64_t float_to_signed(double x, uint32_t width) {
+OUT_OF_LINE int64_t float_to_signed(double x, uint32_t width) {
   const double limit = width == 64 ? 0x1p63 : (double)(1ull << (width - 1));
   if (is_nan(x)) return 0;
   if (x <= -limit) return -(int64_t)(low_bits(width - 1)) - 1;
   return x >= limit ? (int64_t)low_bits(width - 1) : (int64_t)x;
 }
-static inline uint64_t float_to_unsigned(double x, uint32_t width) {
+OUT_OF_LINE uint64_t float_to_unsigned(double x, uint32_t width) {
   const double limit = width == 64 ? 0x1p64 : (double)(1ull << width);
   if (!(x > 0)) return 0;
   return x >= limit ? low_bits(width) : (uint64_t)x;
 }
-static inline int64_t clamp_signed(__int128 x, uint32_t width) {
+OUT_OF_LINE int64_t clamp_signed(__int128 x, uint32_t width) {
   const __int128 most = (__int128)low_bits(width - 1);
   return (int64_t)(x > most ? most : x < -most - 1 ? -most - 1 : x);
 }
-static inline uint64_t clamp_unsigned(__int128 x, uint32_t width) {
+OUT_OF_LINE uint64_t clamp_unsigned(__int128 x, uint32_t width) {
   const __int128 most = (__int128)low_bits(width);
   return (uint64_t)(x > most ? most : x < 0 ? 0 : x);
 }
 
-static inline int64_t quotient_signed(int64_t x, int64_t y) {
+OUT_OF_LINE int64_t quotient_signed(int64_t x, int64_t y) {
   if (y == 0) return -1;
   return y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y;
 }
-static inline uint64_t quotient_unsigned(uint64_t x, uint64_t y) { return y == 0 ? ~0ull : x / y; }
-static inline int64_t remainder_signed(int64_t x, int64_t y) {
+OUT_OF_LINE uint64_t quotient_unsigned(uint64_t x, uint64_t y) { return y == 0 ? ~0ull : x / y; }
+OUT_OF_LINE int64_t remainder_signed(int64_t x, int64_t y) {
   if (y == 0) return x;
   return y == -1 ? 0 : x % y;
 }
-static inline uint64_t remainder_unsigned(uint64_t x, uint64_t y) { return y == 0 ? x : x % y; }
+OUT_OF_LINE uint64_t remainder_unsigned(uint64_t x, uint64_t y) { return y == 0 ? x : x % y; }
 static inline int32_t sign_extend_24(uint32_t x) { return (int32_t)(x << 8) >> 8; }
 static inline uint32_t low_24(uint32_t x) { return x & 0xFFFFFF; }
 
@@ -179,7 +182,7 @@ static inline uint32_t highest_bit(uint64_t x) {
 static inline uint32_t shift_to_top(uint64_t x, uint32_t width) {
   return x == 0 ? 0xFFFFFFFFu : width - 1 - highest_bit(x);
 }
-static inline uint64_t reverse_bits(uint64_t x, uint32_t width) {
+OUT_OF_LINE uint64_t reverse_bits(uint64_t x, uint32_t width) {
   uint64_t reversed = 0;
   for (uint32_t i = 0; i < width; ++i) reversed |= (x >> i & 1) << (width - 1 - i);
   return reversed;
@@ -194,20 +197,20 @@ static inline uint32_t funnel_right(uint32_t low, uint32_t high, uint32_t count)
 }
 
 // Positions and counts are the low 8 bits of their registers.
-static inline uint64_t insert_bits(uint64_t x, uint64_t into, uint32_t position, uint32_t count,
-                                   uint32_t width) {
+OUT_OF_LINE uint64_t insert_bits(uint64_t x, uint64_t into, uint32_t position, uint32_t count,
+                                 uint32_t width) {
   position &= 255;
   if (position >= width) return into;
   const uint64_t mask = low_bits(count & 255) << position;
   return (into & ~mask) | ((x << position) & mask);
 }
-static inline uint64_t extract_unsigned(uint64_t x, uint32_t position, uint32_t count,
-                                        uint32_t width) {
+OUT_OF_LINE uint64_t extract_unsigned(uint64_t x, uint32_t position, uint32_t count,
+                                      uint32_t width) {
   position &= 255;
   return position >= width ? 0 : x >> position & low_bits(count & 255);
 }
 // Bits beyond the register repeat its sign.
-static inline int64_t extract_signed(int64_t x, uint32_t position, uint32_t count, uint32_t width) {
+OUT_OF_LINE int64_t extract_signed(int64_t x, uint32_t position, uint32_t count, uint32_t width) {
   position &= 255;
   count &= 255;
   if (count == 0) return 0;
@@ -215,7 +218,7 @@ static inline int64_t extract_signed(int64_t x, uint32_t position, uint32_t coun
   return count >= 64 ? shifted : (int64_t)((uint64_t)shifted << (64 - count)) >> (64 - count);
 }
 
-static inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selectors) {
+OUT_OF_LINE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selectors) {
   const uint64_t bytes = (uint64_t)high << 32 | low;
   uint32_t chosen = 0;
   for (int i = 0; i < 4; ++i) {
@@ -227,7 +230,7 @@ static inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selec
   return chosen;
 }
 
-static inline uint32_t logic_of_three(int table, uint32_t a, uint32_t b, uint32_t c) {
+OUT_OF_LINE uint32_t logic_of_three(int table, uint32_t a, uint32_t b, uint32_t c) {
   uint32_t out = 0;
   for (int i = 0; i < 8; ++i) {
     if (table >> i & 1) out |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);

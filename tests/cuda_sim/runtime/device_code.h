@@ -173,40 +173,4 @@ __attribute__((noreturn)) void assert_failed(char* const* parameters, char* resu
 #ifdef __cplusplus
 }  // extern "C"
 }  // namespace cusim
-#else
-
-// Values in memory.
-static inline uint8_t load_u8(const char* from) { return (uint8_t)*from; }
-static inline int8_t load_s8(const char* from) { return (int8_t)*from; }
-static inline uint16_t load_u16(const char* from) {
-  uint16_t value;
-  memcpy(&value, from, sizeof value);
-  return value;
-}
-static inline int16_t load_s16(const char* from) { return (int16_t)load_u16(from); }
-static inline uint32_t load_u32(const char* from) {
-  uint32_t value;
-  memcpy(&value, from, sizeof value);
-  return value;
-}
-static inline int32_t load_s32(const char* from) { return (int32_t)load_u32(from); }
-static inline uint64_t load_u64(const char* from) {
-  uint64_t value;
-  memcpy(&value, from, sizeof value);
-  return value;
-}
-static inline int64_t load_s64(const char* from) { return (int64_t)load_u64(from); }
-static inline float load_float(const char* from) { return as_float(load_u32(from)); }
-static inline double load_double(const char* from) { return as_double(load_u64(from)); }
-static inline void store_u8(char* to, uint8_t value) { *to = (char)value; }
-static inline void store_s8(char* to, int8_t value) { *to = (char)value; }
-static inline void store_u16(char* to, uint16_t value) { memcpy(to, &value, sizeof value); }
-static inline void store_s16(char* to, int16_t value) { memcpy(to, &value, sizeof value); }
-static inline void store_u32(char* to, uint32_t value) { memcpy(to, &value, sizeof value); }
-static inline void store_s32(char* to, int32_t value) { memcpy(to, &value, sizeof value); }
-static inline void store_u64(char* to, uint64_t value) { memcpy(to, &value, sizeof value); }
-static inline void store_s64(char* to, int64_t value) { memcpy(to, &value, sizeof value); }
-static inline void store_float(char* to, float value) { memcpy(to, &value, sizeof value); }
-static inline void store_double(char* to, double value) { memcpy(to, &value, sizeof value); }
-
 #endif

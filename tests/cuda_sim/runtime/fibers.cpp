@@ -223,6 +223,13 @@ std::string deadlock() {
   return text + " " + std::to_string(block.fibers.size() - block.live) + " threads have exited";
 }
 
+// Each with a page below it that ends the process, should a kernel need more.
+void make_stacks() {
+  stacks = static_cast<char*>(mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  for (uint32_t i = 0; i < kMaxThreads; ++i) mprotect(stacks + i * kStackBytes, 4096, PROT_NONE);
+}
+
 std::vector<uint32_t> shuffled(uint32_t count) {
   std::vector<uint32_t> order(count);
   for (uint32_t i = 0; i < count; ++i) order[i] = i;
@@ -234,10 +241,7 @@ std::vector<uint32_t> shuffled(uint32_t count) {
 
 std::string launch(const Kernel& kernel, Dim3 grid, Dim3 threads, uint32_t dynamic_bytes,
                    char* parameters, uint32_t parameter_bytes, int device) {
-  if (stacks == nullptr) {
-    stacks = static_cast<char*>(mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
-                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  }
+  if (stacks == nullptr) make_stacks();
   const uint32_t count = threads.x * threads.y * threads.z;
   geometry = {grid, threads, {0, 0, 0}};
   block.kernel = &kernel;

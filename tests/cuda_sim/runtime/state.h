@@ -13,7 +13,7 @@ namespace cusim {
 
 constexpr uint32_t kMaxSharedBytes = 232448;  // of sm_90, the largest that is simulated
 constexpr uint32_t kMaxWarps = 32;
-constexpr uint64_t kStackBytes = 256 << 10;
+constexpr uint64_t kStackBytes = 512 << 10;
 
 struct CopyInFlight {  // cp.async
   uint32_t target, bytes, group;

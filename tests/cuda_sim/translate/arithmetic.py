@@ -82,7 +82,7 @@ def write_carry(w: Writer, i: Instruction) -> str:
         sign = INFIX[i.name[:3]]
         expression = f"{inputs[0]} {sign} {inputs[1]} {sign} {carry}"
     keep = f"carry = (uint32_t)(sum >> {width}) & 1; " if i.has("cc") else ""
-    return f"{{ {wide} sum = {expression}; {w.operand(i.operands[0])} = ({word})sum; {keep}}}"
+    return f"{{ {wide} sum = {expression}; {w.put(i.operands[0], f'({word})sum')} {keep}}}"
 
 
 @writes("mul mad", "rn rz rm rp ftz sat lo hi wide cc")
@@ -166,7 +166,7 @@ def write_sign(w: Writer, i: Instruction) -> str:
     if i.type in HALVES:
         mask = 0x8000 if SIZES[i.type] == 2 else 0x80008000
         sign = f"^ {mask}u" if i.name == "neg" else f"& ~{mask}u"
-        return f"{w.operand(i.operands[0])} = {w.operand(i.operands[1])} {sign};"
+        return w.put(i.operands[0], f"{w.operand(i.operands[1])} {sign}")
     x = w.value(i.operands[1], i.type, i.has("ftz"))
     if i.name == "neg":
         zero = "0 - " if i.type not in FLOATS else "-"
@@ -230,4 +230,4 @@ def write_half(w: Writer, i: Instruction) -> str:
             for name, text in zip("xyz", inputs, strict=False)
         )
         parts.append(f"{{ {values}out |= (uint32_t){kind}_of_double({formula}) << {shift}; }}")
-    return f"{{ uint32_t out = 0; {' '.join(parts)} {w.operand(i.operands[0])} = out; }}"
+    return f"{{ uint32_t out = 0; {' '.join(parts)} {w.put(i.operands[0], 'out')} }}"

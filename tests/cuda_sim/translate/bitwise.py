@@ -82,19 +82,17 @@ def write_move(w: Writer, i: Instruction) -> str:
     if target.startswith("{"):
         parts = elements(target)
         width = bits_of(i.type) // len(parts)
-        sets = " ".join(
-            f"{w.operand(part)} = whole >> {k * width};" for k, part in enumerate(parts) if part.strip() != "_"
-        )
+        sets = " ".join(w.put(part, f"whole >> {k * width}") for k, part in enumerate(parts) if part.strip() != "_")
         return f"{{ uint64_t whole = {w.operand(source)}; {sets} }}"
     if source.startswith("{"):
         parts = elements(source)
         width = bits_of(i.type) // len(parts)
         word = VALUE_TYPES[f"u{width}"]
         joined = " | ".join(f"(uint64_t)({word})({w.operand(part)}) << {k * width}" for k, part in enumerate(parts))
-        return f"{w.operand(target)} = {joined};"
+        return w.put(target, joined)
     if i.type in FLOATS:
         return w.assign(target, i.type, w.value(source, i.type))
-    return f"{w.operand(target)} = {w.operand(source)};"
+    return w.put(target, w.operand(source))
 
 
 @writes("selp")
@@ -102,14 +100,14 @@ def write_selection(w: Writer, i: Instruction) -> str:
     target, yes, no, condition = i.operands
     if i.type in FLOATS:
         return w.assign(target, i.type, f"{w.operand(condition)} ? {w.value(yes, i.type)} : {w.value(no, i.type)}")
-    return f"{w.operand(target)} = {w.operand(condition)} ? {w.operand(yes)} : {w.operand(no)};"
+    return w.put(target, f"{w.operand(condition)} ? {w.operand(yes)} : {w.operand(no)}")
 
 
 @writes("slct", "ftz")
 def write_selection_by_sign(w: Writer, i: Instruction) -> str:
     target, yes, no, condition = i.operands
     test = f"{w.value(condition, i.types[1], i.has('ftz'))} >= 0"
-    return f"{w.operand(target)} = {test} ? {w.operand(yes)} : {w.operand(no)};"
+    return w.put(target, f"{test} ? {w.operand(yes)} : {w.operand(no)}")
 
 
 ORDERS = {
@@ -164,18 +162,15 @@ def write_comparison(w: Writer, i: Instruction) -> str:
         yes = "0x3F800000u" if i.type == "f32" else "0xFFFFFFFFu"
         if i.type not in ("f32", "u32", "s32"):
             raise Unsupported(i.text)
-        return f"{w.operand(i.operands[0])} = {condition} ? {yes} : 0u;"
+        return w.put(i.operands[0], f"{condition} ? {yes} : 0u")
     target, _, second = i.operands[0].partition("|")
     if not second:
-        return f"{w.operand(target)} = {condition};"
-    return (
-        f"{{ bool first = {condition}, second = {opposite}; "
-        f"{w.operand(target)} = first; {w.operand(second)} = second; }}"
-    )
+        return w.put(target, condition)
+    return f"{{ bool first = {condition}, second = {opposite}; {w.put(target, 'first')} {w.put(second, 'second')} }}"
 
 
 @writes("testp", "finite infinite number notanumber normal subnormal")
 def write_class_test(w: Writer, i: Instruction) -> str:
     tests = {"finite": "is_finite", "infinite": "is_infinite", "number": "!is_nan", "notanumber": "is_nan"}
     test = tests[next(part for part in i.modifiers if part in tests)]
-    return f"{w.operand(i.operands[0])} = {test}({w.value(i.operands[1], i.type)});"
+    return w.put(i.operands[0], f"{test}({w.value(i.operands[1], i.type)})")

@@ -15,7 +15,7 @@ def write_conversion(w: Writer, i: Instruction) -> str:
     if i.has("rna") != (target == "tf32"):
         raise Unsupported(i.text)
     if target == "tf32":
-        return f"{w.operand(i.operands[0])} = round_to_tf32({w.operand(i.operands[1])});"
+        return w.put(i.operands[0], f"round_to_tf32({w.operand(i.operands[1])})")
     if target in ("f16x2", "bf16x2") and source == "f32":
         return write_pair(w, i, target)
     value = source_value(w, i, source)
@@ -49,7 +49,7 @@ def write_pair(w: Writer, i: Instruction, target: str) -> str:
         raise Unsupported(i.text)
     narrow = "bfloat_of" if target == "bf16x2" else "half_of"
     high, low = (w.value(text, "f32") for text in i.operands[1:3])
-    return f"{w.operand(i.operands[0])} = (uint32_t){narrow}({high}) << 16 | {narrow}({low});"
+    return w.put(i.operands[0], f"(uint32_t){narrow}({high}) << 16 | {narrow}({low})")
 
 
 def write_to_half(w: Writer, i: Instruction, target: str, source: str, value: str) -> str:
@@ -57,7 +57,7 @@ def write_to_half(w: Writer, i: Instruction, target: str, source: str, value: st
     if directed(i) or i.has("sat") or (source not in FLOATS and SIZES[source] > 4):
         raise Unsupported(i.text)
     narrow = "bfloat_of" if target == "bf16" else "half_of"
-    return f"{w.operand(i.operands[0])} = {narrow}{'' if source == 'f32' else '_double'}({value});"
+    return w.put(i.operands[0], f"{narrow}{'' if source == 'f32' else '_double'}({value})")
 
 
 def write_to_float(w: Writer, i: Instruction, target: str, source: str, value: str) -> str:
@@ -78,7 +78,7 @@ def write_address_conversion(w: Writer, i: Instruction) -> str:
     value = f"(uint64_t)({w.operand(i.operands[1])})"
     if i.has("shared", "shared::cta"):
         value = f"{'generic_to_shared' if i.has('to') else 'shared_to_generic'}({value})"
-    return f"{w.operand(i.operands[0])} = {value};"
+    return w.put(i.operands[0], value)
 
 
 @writes("isspacep", "shared shared::cta global local const")
@@ -86,4 +86,4 @@ def write_space_test(w: Writer, i: Instruction) -> str:
     if not i.has("shared", "shared::cta", "global"):
         raise Unsupported(i.text)
     test = "is_global" if i.has("global") else "is_shared"
-    return f"{w.operand(i.operands[0])} = {test}({w.operand(i.operands[1])});"
+    return w.put(i.operands[0], f"{test}({w.operand(i.operands[1])})")

@@ -42,7 +42,7 @@ def write_wait(w: Writer, i: Instruction) -> str:
     blocks = "true" if i.has("try_wait") else "false"
     parity = f"(uint32_t)({w.operand(phase)}) & 1"
     call = f"wait_for_mbarrier({w.address_value(address)}, {parity}, {blocks}, {w.at})"
-    return f"{w.operand(target)} = {call};"
+    return w.put(target, call)
 
 
 def write_bulk_copy(w: Writer, i: Instruction) -> str:
@@ -116,7 +116,7 @@ def write_wgmma(w: Writer, i: Instruction) -> str:
     if len(sums) != columns // 2:
         raise Unsupported(i.text)
     fragment = f"uint32_t a[] = {{{operand_list(w, a)}}};" if in_registers else ""
-    sets = " ".join(f"{target} = sums[{k}];" for k, target in enumerate(sums))
+    sets = " ".join(w.put(target, f"sums[{k}]") for k, target in enumerate(elements(targets)))
     return (
         f"{{ {fragment} uint32_t sums[] = {{{', '.join(sums)}}}; "
         f"Wgmma product = {{{kind}, {columns}, {'a' if in_registers else 'NULL'}, "

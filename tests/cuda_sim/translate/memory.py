@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .parse import SIZES, Instruction, Unsupported, elements
-from .writer import REGISTER_TYPES, VALUE_TYPES, Writer, identifier, writes
+from .writer import FLOAT_NAMES, REGISTER_TYPES, VALUE_TYPES, Writer, identifier, register, writes
 
 CACHE_HINTS = (
     "ca cg cs cv lu wb wt nc L1::no_allocate L1::evict_last L1::evict_first L1::evict_normal L1::evict_unchanged "
@@ -39,11 +39,6 @@ def memory_type(kind: str) -> str:
     return REGISTER_TYPES[SIZES[kind]] if kind[0] in "fb" and SIZES[kind] > 1 else VALUE_TYPES[kind]
 
 
-def suffix(word: str) -> str:
-    """Of the functions that load and store a C type."""
-    return word.removesuffix("_t").replace("uint", "u").replace("int", "s") if word.endswith("_t") else word
-
-
 def checked(w: Writer, i: Instruction, action: str, address: str, size: int) -> str:
     """The pointer to bytes that may be accessed."""
     space = "shared" if space_of(i) == "shared" else "generic"
@@ -57,16 +52,21 @@ def write_load(w: Writer, i: Instruction) -> str:
     base, offset = w.address(i.operands[1])
     if space_of(i) == "param":
         known = w.parameters.get(base) or (identifier(base) if base in w.buffers else None)
-        address = f"{known} + {offset}" if known else f"read_param({w.address_value(i.operands[1])}, {size}, {w.at})"
+        checks = f"read_param({w.address_value(i.operands[1])}, {size}, {w.at})"
+        address = f"({known} + {offset})" if known else checks
     else:
         address = checked(w, i, "read", i.operands[1], size)
-    word = memory_type(kind)
-    sets = " ".join(
-        f"{w.operand(target)} = load_{suffix(word)}(from + {k * SIZES[kind]});"
-        for k, target in enumerate(targets)
-        if target != "_"
-    )
-    return f"{{ const char* from = {address}; {sets} }}"
+    if len(targets) == 1:
+        return load_into(w, targets[0], kind, address)
+    sets = (load_into(w, x, kind, f"(from + {k * SIZES[kind]})") for k, x in enumerate(targets) if x != "_")
+    return f"{{ const char* from = {address}; {' '.join(sets)} }}"
+
+
+def load_into(w: Writer, target: str, kind: str, address: str) -> str:
+    """Addresses are aligned: misaligned ones were refused."""
+    if w.float_kind(target) and SIZES[kind] == SIZES[w.float_kind(target)]:
+        return f"{register(target)} = *(const {FLOAT_NAMES[w.float_kind(target)]}*){address};"
+    return w.put(target, f"*(const {memory_type(kind)}*){address}")
 
 
 @writes("st", f"{SPACES} {STRENGTH} {CACHE_HINTS} v2 v4")
@@ -75,20 +75,20 @@ def write_store(w: Writer, i: Instruction) -> str:
     size = SIZES[kind] * len(sources)
     base, offset = w.address(i.operands[0])
     if space_of(i) == "param":
-        address = f"{'result' if base == w.result else identifier(base)} + {offset}"
+        address = f"({'result' if base == w.result else identifier(base)} + {offset})"
     else:
         address = checked(w, i, "write", i.operands[0], size)
-    word = memory_type(kind)
-    puts = " ".join(
-        f"store_{suffix(word)}(to + {k * SIZES[kind]}, {stored(w, x, kind)});" for k, x in enumerate(sources)
-    )
-    return f"{{ char* to = {address}; {puts} }}"
+    if len(sources) == 1:
+        return store_from(w, sources[0], kind, address)
+    puts = (store_from(w, x, kind, f"(to + {k * SIZES[kind]})") for k, x in enumerate(sources))
+    return f"{{ char* to = {address}; {' '.join(puts)} }}"
 
 
-def stored(w: Writer, text: str, kind: str) -> str:
-    if kind in ("f32", "f64") and "." in text:
-        return f"{'float' if kind == 'f32' else 'double'}_bits({w.value(text, kind)})"
-    return w.operand(text)
+def store_from(w: Writer, source: str, kind: str, address: str) -> str:
+    as_float = w.float_kind(source) or (kind if "." in source else None)
+    if as_float and SIZES[kind] == SIZES[as_float]:
+        return f"*({FLOAT_NAMES[as_float]}*){address} = {w.value(source, as_float)};"
+    return f"*({memory_type(kind)}*){address} = {w.operand(source)};"
 
 
 UPDATES = {
@@ -136,12 +136,11 @@ def update_of_one(w: Writer, i: Instruction, target: str, offset: int, formula: 
         word = REGISTER_TYPES[SIZES[kind]]
         name = f"add_{'bfloats' if kind[0] == 'b' else 'halves'}"
         formula = f"{name}(old, {formula.removeprefix('old + ')})"
-        keep = "" if target == "_" else f"{w.operand(target)} = old;"
+        keep = "" if target == "_" else w.put(target, "old")
     else:
         word = VALUE_TYPES[kind]
         keep = "" if target == "_" else w.assign(target, kind, "old")
-    put = f"store_{suffix(word)}(word + {offset}, {formula});"
-    return f"{{ {word} old = load_{suffix(word)}(word + {offset}); {put} {keep} }}"
+    return f"{{ {word}* place = ({word}*)(word + {offset}); {word} old = *place; *place = {formula}; {keep} }}"
 
 
 @writes(

@@ -22,7 +22,7 @@ from .parse import (
     split,
     statements,
 )
-from .writer import REGISTER_TYPES, VALUE_TYPES, Writer, identifier, write_instruction
+from .writer import FLOAT_NAMES, REGISTER_TYPES, VALUE_TYPES, Writer, identifier, register, write_instruction
 
 INSTRUCTIONS = (arithmetic, bitwise, control, convert, hopper, memory, warp)
 
@@ -198,8 +198,12 @@ def write_statement(module: Module, writer: Writer, statement: Statement, known:
     kind, text = statement.kind, statement.text
     if kind == "label":
         return f"{control.label(text)}: ;"
-    if kind in ("open", "close"):
-        return "{" if kind == "open" else "}"
+    if kind == "open":
+        writer.scopes.append({})
+        return "{"
+    if kind == "close":
+        writer.scopes.pop()
+        return "}"
     if kind == "location":
         numbers = text.split()[1:]
         places = [f"{module.files.get(f, f)}:{line}" for f, line in zip(numbers[::2], numbers[1::2], strict=True)]
@@ -210,7 +214,7 @@ def write_statement(module: Module, writer: Writer, statement: Statement, known:
         writer.at = known[place]
         return ""
     if kind == "registers":
-        return write_registers(text)
+        return write_registers(writer, text)
     if kind == "variable":
         return write_local(writer, text)
     if kind in ("shared", "targets"):
@@ -222,15 +226,17 @@ def write_statement(module: Module, writer: Writer, statement: Statement, known:
         raise Unsupported(f"{error}  [{writer.locations[writer.at]}]") from None
 
 
-def write_registers(text: str) -> str:
+def write_registers(writer: Writer, text: str) -> str:
     """`.reg .b32 %r<3>` declares %r0, %r1, %r2."""
     _, kind, names = text.split(maxsplit=2)
-    word = "bool" if kind == ".pred" else REGISTER_TYPES[SIZES[kind[1:]]]
+    kind = kind[1:]
     found = []
     for name in split(names):
         prefix, _, count = name.rstrip(">").partition("<")
-        stem = re.sub(r"\W", "_", prefix.lstrip("%"))
-        found += [f"{stem}{k}_" for k in range(int(count))] if count else [f"{stem}_"]
+        found += [register(f"{prefix}{k}") for k in range(int(count))] if count else [register(prefix)]
+    if kind in FLOAT_NAMES:
+        writer.scopes[-1].update(dict.fromkeys(found, kind))
+    word = FLOAT_NAMES.get(kind) or ("bool" if kind == "pred" else REGISTER_TYPES[SIZES[kind]])
     return f"{word} {', '.join(found)};"
 
 

@@ -26,9 +26,9 @@ def write_barrier_reduction(w: Writer, i: Instruction, aligned: str) -> str:
     predicate = w.operand(i.operands[-1])
     votes = f"vote_of_block({w.operand(i.operands[1])}, {count}, {predicate}, {aligned}, {w.at})"
     if i.has("popc"):
-        return f"{w.operand(i.operands[0])} = {votes}.yes;"
+        return w.put(i.operands[0], f"{votes}.yes")
     test = "yes == votes.all" if i.has("and") else "yes != 0"
-    return f"{{ BlockVotes votes = {votes}; {w.operand(i.operands[0])} = votes.{test}; }}"
+    return f"{{ BlockVotes votes = {votes}; {w.put(i.operands[0], f'votes.{test}')} }}"
 
 
 @writes("shfl", "sync up down bfly idx")
@@ -36,7 +36,7 @@ def write_shuffle(w: Writer, i: Instruction) -> str:
     mode = next(part for part in ("up", "down", "bfly", "idx") if i.has(part))
     target, _, inside = i.operands[0].partition("|")
     value, lane, bounds, mask = (w.operand(text) for text in i.operands[1:5])
-    keep = f" {w.operand(inside)} = inside;" if inside else ""
+    keep = " " + w.put(inside, "inside") if inside else ""
     call = f"shuffle(kShuffle{mode.capitalize()}, {value}, {lane}, {bounds}, {mask}, &inside, {w.at})"
     return f"{{ bool inside; {w.assign(target, 'u32', call)}{keep} }}"
 
@@ -44,13 +44,12 @@ def write_shuffle(w: Writer, i: Instruction) -> str:
 @writes("vote", "sync all any uni ballot")
 def write_vote(w: Writer, i: Instruction) -> str:
     predicate, mask = (w.operand(text) for text in i.operands[1:3])
-    target = w.operand(i.operands[0])
     ballot = f"ballot({predicate}, {mask}, {w.at})"
     if i.has("ballot"):
-        return f"{target} = {ballot};"
+        return w.put(i.operands[0], ballot)
     tests = {"all": "yes == active", "any": "yes != 0", "uni": "(yes == 0 || yes == active)"}
     test = tests[next(part for part in tests if i.has(part))]
-    return f"{{ uint32_t active = {mask}, yes = {ballot}; (void)active; {target} = {test}; }}"
+    return f"{{ uint32_t active = {mask}, yes = {ballot}; (void)active; {w.put(i.operands[0], test)} }}"
 
 
 @writes("match", "any all sync")
@@ -58,7 +57,7 @@ def write_match(w: Writer, i: Instruction) -> str:
     target, _, every = i.operands[0].partition("|")
     value, mask = (w.operand(text) for text in i.operands[1:3])
     kind = "any" if i.has("any") else "all"
-    keep = f" {w.operand(every)} = found != 0;" if every else ""
+    keep = " " + w.put(every, "found != 0") if every else ""
     return f"{{ uint32_t found = match_{kind}({value}, {mask}, {w.at}); {w.assign(target, 'u32', 'found')}{keep} }}"
 
 
@@ -83,7 +82,7 @@ def write_active_mask(w: Writer, i: Instruction) -> str:
 def write_election(w: Writer, i: Instruction) -> str:
     target, _, chosen = i.operands[0].partition("|")
     call = f"elect({w.operand(i.operands[1])}, {w.at})"
-    sets = f"{w.assign(target, 'u32', 'leader')} {w.operand(chosen)} = leader == here->lane;"
+    sets = f"{w.assign(target, 'u32', 'leader')} {w.put(chosen, 'leader == here->lane')}"
     return f"{{ uint32_t leader = {call}; {sets} }}"
 
 
@@ -92,9 +91,9 @@ MATRIX_ROWS = "sync aligned m8n8 x1 x2 x4 trans shared shared::cta"
 
 @writes("ldmatrix", MATRIX_ROWS)
 def write_load_matrix(w: Writer, i: Instruction) -> str:
-    targets = vector(w, i.operands[0])
+    targets = elements(i.operands[0])
     trans = "true" if i.has("trans") else "false"
-    sets = " ".join(f"{target} = out[{k}];" for k, target in enumerate(targets))
+    sets = " ".join(w.put(target, f"out[{k}]") for k, target in enumerate(targets))
     call = f"load_matrices(out, {len(targets)}, {trans}, {w.address_value(i.operands[1])}, {w.at});"
     return f"{{ uint32_t out[{len(targets)}]; {call} {sets} }}"
 
@@ -129,9 +128,9 @@ def write_mma(w: Writer, i: Instruction) -> str:
     accumulator, left, right, initial = i.types
     if (accumulator, initial) != ("f32", "f32") or left != right or (shape, left) not in MMA:
         raise Unsupported(i.text)
-    d, a, b, c = (vector(w, text) for text in i.operands)
+    a, b, c = (vector(w, text) for text in i.operands[1:])
     depth = int(re.sub(r".*k", "", shape))
-    sets = " ".join(f"{target} = sums[{k}];" for k, target in enumerate(d))
+    sets = " ".join(w.put(target, f"sums[{k}]") for k, target in enumerate(elements(i.operands[0])))
     return (
         f"{{ uint32_t a[] = {{{', '.join(a)}}}, b[] = {{{', '.join(b)}}}, sums[] = {{{', '.join(c)}}}; "
         f"multiply_matrices({MMA[shape, left]}, {depth}, sums, a, b, {w.at}); {sets} }}"

@@ -15,6 +15,7 @@ VALUE_TYPES = {
     "f64": "double",
     "pred": "bool",
 }
+FLOAT_NAMES = {"f32": "float", "f64": "double"}
 REGISTER_TYPES = {1: "uint16_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 
 SPECIAL = {
@@ -58,6 +59,7 @@ class Writer:
     buffers: set[str] = field(default_factory=set)  # .local variables and arguments of calls
     targets: dict[str, list[str]] = field(default_factory=dict)  # labels of indexed branches
     uses: set[str] = field(default_factory=set)
+    scopes: list[dict[str, str]] = field(default_factory=lambda: [{}])  # registers that hold floats, by block
 
     def operand(self, text: str) -> str:
         """The C expression of a register, a number or an address, as bits."""
@@ -67,7 +69,7 @@ class Writer:
         if text.startswith("!"):
             return f"!{self.operand(text[1:])}"
         if text.startswith("%"):
-            return register(text)
+            return self.register_bits(text)
         if re.fullmatch(r"0[fF][0-9a-fA-F]{8}", text):
             return f"0x{text[2:]}u"
         if re.fullmatch(r"0[dD][0-9a-fA-F]{16}", text):
@@ -86,14 +88,25 @@ class Writer:
         if text in self.constants:
             return f"(uint64_t)(constant_{identifier(text)})"
         if re.fullmatch(r"[A-Za-z_$][\w$]*", text):  # a register that inline asm declares
-            return register(text)
+            return self.register_bits(text)
         raise Unsupported(f"operand {text}")
+
+    def float_kind(self, text: str) -> str | None:
+        """f32 or f64 where the operand is a register of that type."""
+        name = register(text.strip())
+        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
+
+    def register_bits(self, text: str) -> str:
+        kind = self.float_kind(text)
+        return f"{FLOAT_NAMES[kind]}_bits({register(text)})" if kind else register(text)
 
     def value(self, text: str, kind: str, flush: bool = False, narrow: bool = False) -> str:
         """The operand as a C value of a PTX type; `narrow` where its register may be wider than that."""
         text = text.strip()
         if kind in ("f32", "f64") and re.fullmatch(r"-?\d+\.\d*(?:[eE][-+]?\d+)?", text):
             return f"({VALUE_TYPES[kind]})({text})"
+        if kind in ("f32", "f64") and self.float_kind(text) == kind:
+            return f"flush({register(text)})" if flush else register(text)
         bits = self.operand(text)
         if kind == "f32":
             return f"flush(as_float({bits}))" if flush else f"as_float({bits})"
@@ -114,10 +127,17 @@ class Writer:
         if kind == "f32" and flush:
             expression = f"flush({expression})"
         if kind in ("f32", "f64"):
-            expression = f"{'float' if kind == 'f32' else 'double'}_bits({expression})"
+            if self.float_kind(target) == kind:
+                return f"{register(target)} = {expression};"
+            expression = f"{FLOAT_NAMES[kind]}_bits({expression})"
         elif kind[0] == "s" and SIZES[kind] < 4:
             expression = f"({VALUE_TYPES[kind]})({expression})"  # narrow integers extend their sign
-        return f"{self.operand(target)} = {expression};"
+        return self.put(target, expression)
+
+    def put(self, target: str, bits: str) -> str:
+        """Sets a register to bits."""
+        kind = self.float_kind(target)
+        return f"{register(target.strip())} = {f'as_{FLOAT_NAMES[kind]}({bits})' if kind else bits};"
 
     def address(self, text: str) -> tuple[str, int]:
         """`[%rd1+16]` as a name and an offset."""
