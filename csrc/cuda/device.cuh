@@ -67,7 +67,8 @@ TEGULA_DEVICE void store_float(const View& view, int64_t offset, C value) {
   }
 }
 
-// The integer at `offset`. What int64 cannot hold becomes -1, which no table has either.
+// The integer at `offset`. What int64 cannot hold becomes its largest, which no table has
+// either.
 TEGULA_DEVICE int64_t load_integer(const View& view, int64_t offset) {
   switch (view.dtype) {
     case DType::kInt8: return *view.at<int8_t>(offset);
@@ -78,7 +79,7 @@ TEGULA_DEVICE int64_t load_integer(const View& view, int64_t offset) {
     case DType::kUInt32: return *view.at<uint32_t>(offset);
     case DType::kUInt64: {
       const uint64_t value = *view.at<uint64_t>(offset);
-      return value >> 63 ? -1 : static_cast<int64_t>(value);
+      return value >> 63 ? INT64_MAX : static_cast<int64_t>(value);
     }
     default: return *view.at<int64_t>(offset);
   }

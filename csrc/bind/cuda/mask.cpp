@@ -31,7 +31,7 @@ void scan(py::handle dense, py::handle lo, py::handle hi) {
   args.hi = arrays.output(hi, "hi", DType::kInt32, shape);
   const Place place = place_of(dense);
   GilRelease unlocked;
-  mask_scan(args, nullptr, place);
+  mask_scan(args, place);
 }
 
 void keep(py::handle out, py::handle seed, double p) {

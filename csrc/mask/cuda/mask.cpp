@@ -41,15 +41,8 @@ void mask_fill(const MaskFillArgs& args, const Place& place) {
          shape_for(rows_of(args.out) * params.pieces), params);
 }
 
-void mask_scan(const MaskScanArgs& args, int32_t* runs_found, const Place& place) {
-  if (runs_found != nullptr) clear(place, runs_found, sizeof *runs_found);
-  launch(place, "mask_scan", shape_for(rows_of(args.dense)), MaskScanParams{args, runs_found});
-}
-
-void mask_cells(const MaskCellsArgs& args, const Place& place) {
-  MaskCellsParams params{args};
-  params.pieces = (args.cells.shape[3] + kCellsOfWarp - 1) / kCellsOfWarp;
-  launch(place, "mask_cells", shape_for(rows_of(args.cells) * params.pieces), params);
+void mask_scan(const MaskScanArgs& args, const Place& place) {
+  launch(place, "mask_scan", shape_for(rows_of(args.dense)), MaskScanParams{args});
 }
 
 }  // namespace tegula

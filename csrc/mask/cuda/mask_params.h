@@ -13,19 +13,12 @@ struct MaskFillParams {
 
 struct MaskScanParams {
   MaskScanArgs args;
-  int32_t* runs_found = nullptr;
-};
-
-struct MaskCellsParams {
-  MaskCellsArgs args;
-  int64_t pieces = 1;  // of a row of cells, one to each warp
 };
 
 inline constexpr int kMaskThreads = 256;
 inline constexpr int kScanBlocks = 4;  // of a multiprocessor
 inline constexpr int kMaskWarps = kMaskThreads / 32;
 inline constexpr int kFillStores = 8;  // of a lane
-inline constexpr int kCellsOfWarp = 8;
 inline constexpr int kKeysOfLane = 16;  // read together
 
 }  // namespace tegula
