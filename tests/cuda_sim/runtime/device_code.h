@@ -93,7 +93,7 @@ void sync_threads(uint32_t barrier, uint32_t count, bool aligned, At at);
 void arrive_at_barrier(uint32_t barrier, uint32_t count, bool aligned, At at);
 BlockVotes vote_of_block(uint32_t barrier, uint32_t count, bool predicate, bool aligned, At at);
 void sync_warp(uint32_t mask, At at);
-void give_way();
+void give_way(At at);
 
 typedef enum { kShuffleUp, kShuffleDown, kShuffleBfly, kShuffleIdx } Shuffle;
 typedef enum { kReduceAdd, kReduceMin, kReduceMax, kReduceAnd, kReduceOr, kReduceXor } Reduce;

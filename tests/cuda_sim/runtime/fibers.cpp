@@ -22,7 +22,7 @@ uint32_t scheduling_seed = 1;
 namespace {
 
 constexpr uint32_t kMaxThreads = 1024;
-constexpr uint64_t kMaxIdleTurns = 20'000'000;
+constexpr uint64_t kMaxIdleTurns = 5'000'000;
 
 void* scheduler_stack = nullptr;
 uint64_t random_state = 1;
@@ -88,17 +88,11 @@ void suspend(const char* why, At at) {
   switch_to_scheduler();
 }
 
-void give_way() {
-  if (++block.idle_turns > kMaxIdleTurns)
-    fail(current()->at, "threads wait for each other in loops");
+void give_way(At at) {
+  if (++block.idle_turns > kMaxIdleTurns) fail(at, "threads wait for each other in loops");
+  current()->at = at;
   wake(current());
   switch_to_scheduler();
-}
-
-bool may_run_on(uint32_t chance) {
-  if (draw() % chance) return true;
-  give_way();
-  return false;
 }
 
 // The first error ends the launch: the fiber that found it never runs again.
@@ -176,7 +170,8 @@ static void run_block() {
   for (uint32_t i = 0; i < block.warps.size(); ++i) {
     Warp& warp = block.warps[i];
     warp.index = i;
-    warp.live = warp.arrived = 0;
+    warp.live = warp.meeting = 0;
+    for (Rendezvous& meeting : warp.meetings) meeting = Rendezvous{};
     warp.wgmma_reads.clear();
     warp.wgmma_group = 0;
   }

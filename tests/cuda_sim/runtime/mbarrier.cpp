@@ -58,9 +58,7 @@ void complete_phase(MBarrier& barrier) {
 
 void release_into(MBarrier& barrier) {
   Warp& warp = *current()->warp;
-  for (uint32_t w = 0; w < block.warps.size(); ++w) {
-    barrier.seen[w] = std::max(barrier.seen[w], warp.seen[w]);
-  }
+  raise(barrier.seen, warp.seen);
   barrier.seen[warp.index] = clock_of(warp.stamp);
   tick(warp);
 }
@@ -138,7 +136,7 @@ bool wait_for_mbarrier(uint64_t offset, uint32_t parity, bool blocks, At at) {
       return true;
     }
     if (!blocks) {
-      give_way();
+      give_way(at);
       return false;
     }
     current()->state = Fiber::kWaiting;

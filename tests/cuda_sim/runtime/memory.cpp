@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "device_memory.h"
-#include "order.h"
+#include "releases.h"
 
 namespace cusim {
 
@@ -75,8 +75,6 @@ std::string place_of(const Access& access) {
 
 // --- one cell
 // -------------------------------------------------------------------------------------
-
-bool acquired(Record other);
 
 // The last write must be ordered before this access.
 void check_last_write(const Access& access, Record last) {
@@ -286,134 +284,38 @@ inline char* access_generic(uint64_t address, uint32_t bytes, uint32_t strength,
   return reinterpret_cast<char*>(address);
 }
 
-// --- order between blocks
-// -------------------------------------------------------------------------
-//
-// Blocks run one after the other, so that the only order between them is the one a kernel makes: a
-// fence and then a strong write to a word (release), a strong read of the word and then a fence in
-// another block (acquire).
-
-struct Release {
-  uint32_t block_number;
-  std::vector<uint32_t> clocks;
-};
-struct WordReleases {
-  uint64_t address;
-  std::vector<Release> releases;
-};
-std::vector<WordReleases> released_words;  // of the launch; few
-std::vector<Release> acquired_releases;    // of the running block
-
-bool acquired(Record other) {
-  for (const Release& release : acquired_releases) {
-    if (release.block_number == block_of(other) &&
-        clock_of(other) <= release.clocks[warp_of(other)]) {
-      return true;
-    }
-  }
-  return false;
-}
-
-std::vector<uint32_t> clocks_now() {
-  const Warp& warp = *current()->warp;
-  std::vector<uint32_t> clocks(warp.seen, warp.seen + block.warps.size());
-  clocks[warp.index] = clock_of(warp.stamp);
-  return clocks;
-}
-
-WordReleases* releases_of(uint64_t address) {
-  for (WordReleases& word : released_words) {
-    if (word.address == address) return &word;
-  }
-  return nullptr;
-}
-
-void acquire_from(uint64_t address) {
-  const WordReleases* word = releases_of(address);
-  if (word == nullptr) return;
-  for (const Release& release : word->releases) {
-    if (release.block_number == block.number) {
-      join(*current()->warp, release.clocks.data());
-    } else {
-      acquired_releases.push_back(release);
-    }
-  }
-}
-
-void release_to(uint64_t address, const std::vector<uint32_t>& clocks) {
-  WordReleases* word = releases_of(address);
-  if (word == nullptr) word = &released_words.emplace_back(WordReleases{address, {}});
-  for (Release& release : word->releases) {
-    if (release.block_number == block.number) {
-      for (size_t i = 0; i < clocks.size(); ++i) {
-        release.clocks[i] = std::max(release.clocks[i], clocks[i]);
-      }
-      return;
-    }
-  }
-  word->releases.push_back({block.number, clocks});
-}
-
-constexpr size_t kMaxObserved = 8;
-
-template <Kind kKind>
-void synchronise(uint64_t address, uint32_t strength) {
-  Fiber* fiber = current();
-  if (kKind != kWrite) {
-    if (strength & kAcquire) acquire_from(address);
-    fiber->observed.push_back(address);
-    if (fiber->observed.size() > kMaxObserved) fiber->observed.erase(fiber->observed.begin());
-  }
-  if (kKind != kRead) {
-    if (strength & kRelease) {
-      release_to(address, clocks_now());
-      tick(*fiber->warp);
-    } else if (!fiber->released.empty()) {
-      release_to(address, fiber->released);
-    }
-  }
-}
-
 // Loops that wait for a word to change must let others run.
-inline void breathe(uint32_t strength) {
-  if (strength & kStrong) may_run_on(4);
+inline void let_others_run(uint32_t strength, At at) {
+  if ((strength & kStrong) && draw() % 4 == 0) give_way(at);
 }
 
 }  // namespace
-
-void memory_fence() {
-  Fiber* fiber = current();
-  fiber->released = clocks_now();
-  tick(*fiber->warp);
-  for (uint64_t address : fiber->observed) acquire_from(address);
-  fiber->observed.clear();
-}
 
 // --- what translated kernels call
 // -----------------------------------------------------------------
 
 const char* read_generic(uint64_t address, uint32_t bytes, uint32_t strength, At at) {
-  breathe(strength);
+  let_others_run(strength, at);
   const char* place = access_generic<kRead>(address, bytes, strength, at);
-  if (strength & kStrong) synchronise<kRead>(address, strength);
+  if (strength & kStrong) synchronise(address, strength, true, false);
   return place;
 }
 
 char* write_generic(uint64_t address, uint32_t bytes, uint32_t strength, At at) {
   char* place = access_generic<kWrite>(address, bytes, strength, at);
-  if (strength & kStrong) synchronise<kWrite>(address, strength);
+  if (strength & kStrong) synchronise(address, strength, false, true);
   return place;
 }
 
 char* update_generic(uint64_t address, uint32_t bytes, uint32_t strength, At at) {
-  breathe(kStrong);
+  let_others_run(kStrong, at);
   char* place = access_generic<kUpdate>(address, bytes, strength | kStrong, at);
-  synchronise<kUpdate>(address, strength);
+  synchronise(address, strength, true, true);
   return place;
 }
 
 const char* read_shared(uint64_t offset, uint32_t bytes, uint32_t strength, At at) {
-  breathe(strength);
+  let_others_run(strength, at);
   return access_shared<kRead>(offset, bytes, strength, at);
 }
 
@@ -424,7 +326,7 @@ char* write_shared(uint64_t offset, uint32_t bytes, uint32_t strength, At at) {
 }
 
 char* update_shared(uint64_t offset, uint32_t bytes, uint32_t strength, At at) {
-  breathe(kStrong);
+  let_others_run(kStrong, at);
   return access_shared<kUpdate>(offset, bytes, strength | kStrong, at);
 }
 
@@ -484,14 +386,14 @@ void begin_launch_memory(int device) {
   device_number = device;
   device_arena = &arena(device);
   host_arena = &arena(kHostArena);
-  released_words.clear();
+  begin_releases();
 }
 
 void begin_shared_memory() {
   memset(shared_memory, 0xFF, block.shared_bytes);
   block.shared = shared_memory;
   readers.clear();
-  acquired_releases.clear();
+  forget_acquired();
   forget_shared_splits();
 }
 

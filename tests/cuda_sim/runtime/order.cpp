@@ -14,9 +14,8 @@ constexpr uint32_t kBarriers = 16;
 struct Barrier {
   uint32_t arrived = 0, count = 0;  // count 0: every thread that has not exited
   uint32_t yes = 0;                 // votes
-  uint32_t seen[kMaxWarps] = {};
+  uint32_t seen[kMaxWarps] = {}, fenced[kMaxWarps] = {};
   std::vector<Fiber*> waiting;
-  bool arrived_warps[kMaxWarps] = {};
 };
 Barrier barriers[kBarriers];
 
@@ -29,6 +28,7 @@ void open(Barrier& barrier) {
     if (!joined[fiber->warp_index]) {
       joined[fiber->warp_index] = true;
       join(*fiber->warp, done.seen);
+      raise(fiber->warp->fenced_by_all, done.fenced);
       tick(*fiber->warp);
     }
     fiber->votes = {done.yes, done.arrived};
@@ -63,9 +63,8 @@ Barrier& arrive(uint32_t number, uint32_t count, bool aligned, At at) {
   barrier.count = count;
   ++barrier.arrived;
   const Warp& warp = *fiber->warp;
-  for (uint32_t w = 0; w < block.warps.size(); ++w) {
-    barrier.seen[w] = std::max(barrier.seen[w], warp.seen[w]);
-  }
+  raise(barrier.seen, warp.seen);
+  raise(barrier.fenced, warp.fenced);
   barrier.seen[warp.index] = clock_of(warp.stamp);
   return barrier;
 }
@@ -79,6 +78,10 @@ void tick(Warp& warp) {
   warp.stamp += 1ull << kClockShift;
 }
 
+void raise(uint32_t* clocks, const uint32_t* others) {
+  for (size_t i = 0; i < block.warps.size(); ++i) clocks[i] = std::max(clocks[i], others[i]);
+}
+
 void join(Warp& warp, const uint32_t* clocks) {
   for (uint32_t w = 0; w < block.warps.size(); ++w) {
     if (w != warp.index) warp.seen[w] = std::max(warp.seen[w], clocks[w]);
@@ -88,6 +91,8 @@ void join(Warp& warp, const uint32_t* clocks) {
 void begin_clocks() {
   for (Warp& warp : block.warps) {
     memset(warp.seen, 0, sizeof warp.seen);
+    memset(warp.fenced, 0, sizeof warp.fenced);
+    memset(warp.fenced_by_all, 0, sizeof warp.fenced_by_all);
     warp.stamp = uint64_t(block.number) << kBlockShift | 1ull << kClockShift |
                  uint64_t(warp.index) << kWarpShift;
   }

@@ -8,6 +8,7 @@ namespace cusim {
 
 void tick(Warp& warp);
 void join(Warp& warp, const uint32_t* clocks);
+void raise(uint32_t* clocks, const uint32_t* others);  // each to the later of the two
 
 // Of a block.
 void begin_clocks();

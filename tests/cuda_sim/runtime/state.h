@@ -63,6 +63,12 @@ struct PendingRead {  // of a wgmma that has not been waited for
   uint64_t hash;
 };
 
+struct Rendezvous {
+  uint32_t arrived = 0, mask = 0;
+  const char* operation = nullptr;
+  At at = 0;
+};
+
 struct Warp {
   Fiber* lanes[32] = {};
   uint32_t index = 0;
@@ -70,10 +76,12 @@ struct Warp {
   Record stamp = 0;   // a record of this warp, now, without its lane
   uint32_t seen[kMaxWarps] = {};
 
-  // The rendezvous of the lanes in `mask`.
-  uint32_t arrived = 0, mask = 0;
-  const char* operation = nullptr;
-  At at = 0;
+  // Clocks that fences of the block have released, as far as a barrier has told this warp.
+  uint32_t fenced[kMaxWarps] = {}, fenced_by_all[kMaxWarps] = {};
+
+  // Lanes that wait for each other, by the first lane of their mask.
+  Rendezvous meetings[32];
+  uint32_t meeting = 0;  // a bit for each that is going on
   alignas(16) char in[32][64];
   alignas(16) char out[32][64];
 
@@ -106,7 +114,6 @@ inline char* stack_of(const Fiber& fiber) { return stacks + fiber.linear * kStac
 uint32_t draw();                       // a number of the launch's random sequence
 void wake(Fiber* fiber);               // it may run again
 void suspend(const char* why, At at);  // until somebody wakes the current fiber
-bool may_run_on(uint32_t chance);      // now and then gives way to others
 
 // The result of a launch: empty, or what went wrong and where.
 std::string launch(const Kernel& kernel, Dim3 grid, Dim3 threads, uint32_t dynamic_bytes,

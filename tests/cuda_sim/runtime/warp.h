@@ -5,6 +5,20 @@
 
 namespace cusim {
 
+// The rendezvous that a lane comes to: that of its mask, which must share no lane with another.
+inline Rendezvous& come_to(Warp& warp, const char* operation, uint32_t mask, At at) {
+  Rendezvous& meeting = warp.meetings[__builtin_ctz(mask)];
+  for (uint32_t others = warp.meeting; others != 0; others &= others - 1) {
+    const Rendezvous& other = warp.meetings[__builtin_ctz(others)];
+    const bool same = &other == &meeting && other.mask == mask && other.operation == operation;
+    if (same || (other.mask & mask) == 0) continue;
+    fail(at, "divergent warp: lanes are at %s with mask %08x and at %s with mask %08x (%s)",
+         operation, mask, other.operation, other.mask, block.kernel->locations[other.at]);
+  }
+  if (meeting.arrived == 0) meeting = {0, mask, operation, at};
+  return meeting;
+}
+
 // Each lane of `mask` leaves `in_bytes` bytes; the last one to arrive runs act(warp), which fills
 // warp.out; each takes `out_bytes` bytes. Lanes that meet must be at the same operation.
 template <class Act>
@@ -13,25 +27,20 @@ void collective(const char* operation, uint32_t mask, const void* in, uint32_t i
   Fiber* fiber = current();
   Warp& warp = *fiber->warp;
   if (!(mask >> fiber->lane & 1)) fail(at, "%s: the calling lane is not in its mask", operation);
-  if (warp.arrived == 0) {
-    warp.operation = operation;
-    warp.mask = mask;
-    warp.at = at;
-  } else if (warp.operation != operation || warp.mask != mask) {
-    fail(at, "divergent warp: lanes are at %s with mask %08x and at %s with mask %08x (%s)",
-         operation, mask, warp.operation, warp.mask, block.kernel->locations[warp.at]);
-  }
+  Rendezvous& meeting = come_to(warp, operation, mask, at);
   if (mask & ~warp.live) fail(at, "%s: its mask names a lane that has exited", operation);
   __builtin_memcpy(warp.in[fiber->lane], in, in_bytes);
-  warp.arrived |= 1u << fiber->lane;
+  meeting.arrived |= 1u << fiber->lane;
+  warp.meeting |= mask & -mask;
   fiber->at = at;
-  if (warp.arrived == mask) {
+  if (meeting.arrived == mask) {
     act(warp);
-    warp.arrived = 0;
+    meeting.arrived = 0;
+    warp.meeting &= ~(mask & -mask);
     block.idle_turns = 0;
-    for (uint32_t lane = 0; lane < 32; ++lane) {
+    for (uint32_t lanes = mask; lanes != 0; lanes &= lanes - 1) {
       // The last to arrive gives way too, so that it has no privilege.
-      if (mask >> lane & 1) wake(warp.lanes[lane]);
+      wake(warp.lanes[__builtin_ctz(lanes)]);
     }
   } else {
     fiber->state = Fiber::kWaiting;

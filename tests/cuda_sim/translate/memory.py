@@ -172,7 +172,7 @@ def write_policy(w: Writer, i: Instruction) -> str:
 
 @writes("nanosleep griddepcontrol setmaxnreg pragma", "launch_dependents wait inc dec sync aligned")
 def write_nothing(w: Writer, i: Instruction) -> str:
-    return "give_way();" if i.name == "nanosleep" else ";"
+    return f"give_way({w.at});" if i.name == "nanosleep" else ";"
 
 
 ASYNC = f"async ca cg commit_group wait_group wait_all shared shared::cta shared::cluster global {CACHE_HINTS} "

@@ -1,0 +1,45 @@
+"""Kernels with planted faults: what their sources say about them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+class Case(NamedTuple):
+    """A kernel, its launch, and the errors that it must cause, by line; none where it must run."""
+
+    file: str
+    kernel: str
+    blocks: int
+    threads: int
+    floats: int
+    errors: dict[int, str]
+
+    def allows(self, message: str) -> bool:
+        """Whether it names one of the errors and the line of that error."""
+        return any(
+            re.search(text, message) and (f"{self.file}:{line}" in message or not has_line(message))
+            for line, text in self.errors.items()
+        )
+
+
+def has_line(message: str) -> bool:
+    return re.search(r"\.cuh?:\d+", message) is not None
+
+
+def cases_of(file: str) -> list[Case]:
+    found, launch, kernel, errors = [], (1, 64, 64), "", {}
+    for number, line in enumerate((KERNELS / file).read_text(encoding="utf-8").splitlines(), 1):
+        if match := re.match(r"// launch: (\d+) (\d+) (\d+)", line):
+            launch = tuple(map(int, match.groups()))
+        elif match := re.match(r"(?:KERNEL|extern \"C\" __global__ void) (\w+)\(", line):
+            kernel, errors = match[1], {}
+            found.append(Case(file, kernel, *launch, errors))
+            launch = (1, 64, 64)
+        if match := re.search(r"// expect: (.+)", line):
+            errors[number] = match[1]
+    return found

@@ -1,0 +1,42 @@
+"""The simulator's own tests build small libraries, kept from one run to the next."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from .build import CACHE, MissingTool, build
+from .simulator import Simulator
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+@functools.cache
+def simulator_of(name: str, sources: tuple[Path, ...], arches: tuple[str, ...]) -> Simulator:
+    return Simulator(build(sources, CACHE.parent / "own" / f"{name}.so", arches=arches))
+
+
+@pytest.fixture(scope="session")
+def simulate():
+    """A function that gives the simulator with some kernels; skips where a compiler is missing."""
+
+    def simulate(name: str, sources: Sequence[str | Path], arches: Sequence[str] = ("80",)) -> Simulator:
+        paths = tuple(KERNELS / source for source in sources)
+        try:
+            simulator = simulator_of(name, paths, tuple(arches))
+        except MissingTool as missing:
+            pytest.skip(str(missing))
+        simulator.reset()
+        return simulator
+
+    return simulate
+
+
+def pytest_collection_modifyitems(items):
+    """Nothing here is about an instruction set of the CPU."""
+    for item in items:
+        if Path(__file__).parent in Path(item.fspath).parents:
+            item.add_marker(pytest.mark.isa_once)
