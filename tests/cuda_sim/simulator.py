@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DEFAULTS = {"devices": 2, "capability": 80, "driver_version": 13000, "processors": 4, "seed": 1, "capturing": 0}
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -105,6 +105,21 @@ class Simulator:
         """Empty the log of launches and calls."""
         self.library.cuda_sim_forget_launches()
         self.library.cuda_sim_forget_calls()
+
+    # --- tensor maps ----------------------------------------------------------------------------------
+
+    def tensor_map(self, array: Any, box: Sequence[int], swizzle: int = 3) -> bytes:
+        """The 128 bytes that describe a device array to TMA; sizes in NumPy's order, the last runs fastest."""
+        kinds = {"uint8": 0, "uint16": 1, "float16": 6, "float32": 7, "bfloat16": 9}
+        rank, space = array.ndim, (ctypes.c_ubyte * 192)()
+        place = -(-ctypes.addressof(space) // 64) * 64
+        sizes = (ctypes.c_uint64 * rank)(*reversed(array.shape))
+        strides = (ctypes.c_uint64 * max(rank - 1, 1))(*array.strides[-2::-1])
+        boxes, steps = (ctypes.c_uint32 * rank)(*reversed(box)), (ctypes.c_uint32 * rank)(*[1] * rank)
+        pointer, where = ctypes.c_void_p(array.pointer), ctypes.c_void_p(place)
+        kind = kinds[array.dtype.name]
+        self.call("cuTensorMapEncodeTiled", where, kind, rank, pointer, sizes, strides, boxes, steps, 0, swizzle, 0, 0)
+        return ctypes.string_at(place, 128)
 
     # --- launches for tests of kernels ----------------------------------------------------------------
 

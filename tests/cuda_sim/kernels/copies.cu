@@ -81,6 +81,6 @@ KERNEL copy_not_committed(const float* in, float* out) {
 KERNEL exits_with_copy(const float* in, float* out) {
   __shared__ float s[64];
   out[thread()] = 1;
-  copy(s + thread(), in + thread());
+  copy(s + thread(), in + thread());  // expect: exits with cp.async in flight
   commit();
-}  // expect: exits with cp.async in flight
+}

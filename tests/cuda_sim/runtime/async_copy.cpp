@@ -10,7 +10,7 @@ void copy_async(uint64_t target, uint64_t source, uint32_t bytes, uint32_t fille
   if (filled > bytes) fail(at, "cp.async: the source has more bytes than the target");
   if (target & (bytes - 1)) fail(at, "cp.async: misaligned target");
   if (source & (bytes - 1) && filled) fail(at, "cp.async: misaligned source");
-  CopyInFlight copy{uint32_t(target), bytes, current()->copy_group, {}};
+  CopyInFlight copy{uint32_t(target), bytes, current()->copy_group, at, {}};
   // The source may end anywhere: it is checked in the largest steps that its length allows.
   for (uint32_t done = 0; done < filled;) {
     const uint32_t left = filled - done;

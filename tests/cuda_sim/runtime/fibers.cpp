@@ -118,10 +118,14 @@ void assert_failed(char* const* parameters, char*, At at) {
 }
 void print_nothing(char* const*, char* result, At) { store<int32_t>(result, 0); }
 
-void exit_thread(At at) {
+void exit_thread(At) {
   Fiber* fiber = current();
-  if (!fiber->copies.empty()) fail(at, "thread exits with cp.async in flight: no wait_group");
-  if (!fiber->bulk_stores.empty()) fail(at, "thread exits with bulk stores not waited for");
+  if (!fiber->copies.empty()) {
+    fail(fiber->copies[0].at, "thread exits with cp.async in flight: no wait_group");
+  }
+  if (!fiber->bulk_stores.empty()) {
+    fail(fiber->bulk_stores[0].at, "thread exits with bulk stores not waited for");
+  }
   fiber->state = Fiber::kDone;
   fiber->warp->live &= ~(1u << fiber->lane);
   --block.live;

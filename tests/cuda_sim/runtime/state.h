@@ -17,10 +17,12 @@ constexpr uint64_t kStackBytes = 512 << 10;
 
 struct CopyInFlight {  // cp.async
   uint32_t target, bytes, group;
+  At at;
   char data[16];
 };
 struct BulkStore {  // smem -> global, not yet known to have been read
   uint32_t offset, bytes, group;
+  At at;
   uint64_t hash;
 };
 

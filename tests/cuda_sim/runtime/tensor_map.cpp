@@ -171,7 +171,7 @@ std::vector<char> take(uint32_t offset, uint32_t bytes, int swizzle, At at) {
   }
   Fiber* fiber = current();
   fiber->bulk_stores.push_back(
-      {offset, bytes, fiber->bulk_group, hash_of(block.shared + offset, bytes)});
+      {offset, bytes, fiber->bulk_group, at, hash_of(block.shared + offset, bytes)});
   return data;
 }
 
