@@ -8,6 +8,7 @@ object keeps its copy for the next call of the same lengths.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ def attention_backward(
     if bias is not None:
         library = q.__array_namespace__()
         dbias = library.zeros(bias.shape, dtype=bias.dtype, device=q.device)
-        wide_dbias = library.broadcast_to(dbias, lowered[3].shape)
+        heads, q_len, k_len = lowered[3].shape[-3:]
+        wide_dbias = _broadcast_bias(q, dbias, lowered[3].shape[:-3], (heads, q_len, k_len))
     if grads is not None and (not isinstance(grads, tuple) or len(grads) != 3):
         raise TypeError(f"grads must be a tuple of three arrays (dq, dk, dv), got {type(grads).__name__}")
     dq, dk, dv = (None, None, None) if grads is None else grads
@@ -83,7 +85,7 @@ def _lowered(
     if bias is not None:
         if not checks.is_device_array(bias):
             raise TypeError(f"bias must be an array of floats beside q, got {checks.kind(bias)}")
-        bias = q.__array_namespace__().broadcast_to(bias, (*lead, heads, q_len, k_len))
+        bias = _broadcast_bias(q, bias, lead, (heads, q_len, k_len))
     given = [None if checks.is_device_array(x) else x for x in (alibi, sinks)]
     *per_head, scale, softcap, dropout_p, seed = numbers(*given, scale, softcap, dropout_p, seed)
     slopes, logits = (
@@ -91,6 +93,17 @@ def _lowered(
         for x, made in zip((alibi, sinks), per_head, strict=True)
     )
     return lo, hi, dense, bias, slopes, logits, scale, softcap, dropout_p, seed
+
+
+def _broadcast_bias(like: Any, bias: Any, lead: tuple[int, ...], rows: tuple[int, int, int]) -> Any:
+    """A view of `bias` of shape lead + (H, Lq, Lk). Four axes are also (B, H, Lq, Lk)."""
+    shape, given = (*lead, *rows), tuple(bias.shape)
+    if len(given) == 4 and len(lead) != 1 and given[0] in (1, math.prod(lead)):
+        bias = bias[0] if given[0] == 1 else bias.reshape(*lead, *given[1:])
+    try:
+        return like.__array_namespace__().broadcast_to(bias, shape)
+    except ValueError:
+        raise ValueError(f"bias has shape {given}, which does not broadcast to {shape}") from None
 
 
 def _mask_on_device(mask: Mask, sizes: tuple[int, int, int, int], like: Any) -> tuple[Any, Any, Any]:

@@ -15,7 +15,7 @@ BUILD = ROOT / "build" / "cuda_sim"
 
 def kernels() -> list[Path]:
     """The package's CUDA sources."""
-    return [p for p in sorted((ROOT / "csrc").glob("**/*.cu")) if "attention" not in p.parts]
+    return sorted((ROOT / "csrc").glob("**/*.cu"))
 
 
 def arches_of(source: Path) -> tuple[str, ...]:

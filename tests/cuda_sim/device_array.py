@@ -141,6 +141,10 @@ class DeviceArray:
     def T(self) -> DeviceArray:
         return self.transpose()
 
+    def astype(self, dtype: Any) -> DeviceArray:
+        """A copy of another type."""
+        return DeviceArray.from_numpy(self.memory.simulator, self.numpy().astype(dtype), self.memory.device)
+
     # --- contents ------------------------------------------------------------------------------------
 
     def unwritten_bytes(self) -> int:

@@ -112,10 +112,17 @@ struct LookedAt : Looked {
   bool read_only = false;
 };
 
+// An empty array gets an address too, so that its View says that it is there.
+void give_address(View& view) {
+  alignas(16) static char nothing[16];
+  if (view.data == nullptr) view.data = nothing;
+}
+
 LookedAt look(py::handle array, const char* name) {
   LookedAt found;
   if (is_tensor(array)) {
     static_cast<Looked&>(found) = look_at_tensor(array, name);
+    give_address(found.view);
     return found;
   }
   int32_t type = 0, id = 0;
@@ -126,6 +133,7 @@ LookedAt look(py::handle array, const char* name) {
   found.view = view_of(*capsule.tensor, array, name);
   found.device = id;
   found.held = std::move(capsule.held), found.read_only = capsule.read_only;
+  give_address(found.view);
   return found;
 }
 
@@ -183,10 +191,6 @@ View Arrays::input(py::handle array, const char* name) {
   }
   View view = found.view;
   if (!aligned(view)) throw ValueError(message(name, " must be aligned to its elements"));
-  if (view.data == nullptr) {  // empty, but there
-    alignas(16) static char nothing[16];
-    view.data = nothing;
-  }
   if (found.held) copies_.push_back(std::move(found.held));
   views_.push_back({view, name});
   return view;
@@ -222,7 +226,7 @@ Result new_result(py::handle like, DType dtype, const std::vector<int64_t>& shap
   if (is_tensor(like)) {
     result.array =
         like.attr("new_empty")(py::tuple(py::cast(shape)), py::arg("dtype") = torch_dtype(dtype));
-    result.view = look_at_tensor(result.array, "a result").view;
+    result.view = look(result.array, "a result").view;
   } else {
     result.array = new_by_namespace(like, dtype, look(like, "").view.dtype, shape);
     result.view = look(result.array, "a result").view;
@@ -240,7 +244,7 @@ Result new_result_like(py::handle like, const View& model) {
       py::tuple(py::cast(shape)),
       py::tuple(py::cast(std::vector<int64_t>(wanted.stride, wanted.stride + wanted.rank))),
       py::arg("dtype") = torch_dtype(model.dtype));
-  result.view = look_at_tensor(result.array, "a result").view;
+  result.view = look(result.array, "a result").view;
   return result;
 }
 
