@@ -79,7 +79,7 @@ void launch_dbias(const AttentionBackwardParams& with, int dim, const Place& pla
 
 size_t attention_backward_workspace(const AttentionGradArgs& args) {
   Workspace workspace(nullptr);
-  take_gradient_rows(args, workspace);
+  take_gradient_rows(args, workspace, is_rich(args));
   return workspace.bytes();
 }
 
@@ -88,7 +88,7 @@ void attention_backward_mma(const AttentionGradArgs& a, const Place& place) {
   Workspace workspace(place.workspace);
   AttentionBackwardParams params;
   params.a = a;
-  params.rows = take_gradient_rows(a, workspace);
+  params.rows = take_gradient_rows(a, workspace, is_rich(a));
   params.q_chunks = in_chunks(a.q), params.k_chunks = in_chunks(a.k);
   params.v_chunks = in_chunks(a.v), params.grad_chunks = in_chunks(a.grad_out);
   params.dq_chunks = in_chunks(a.dq), params.dk_chunks = in_chunks(a.dk);

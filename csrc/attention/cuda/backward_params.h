@@ -35,10 +35,9 @@ inline constexpr int kBiasWarps = 4;
 inline constexpr int kBiasRows = kBiasWarps * 16;
 TEGULA_INLINE constexpr int bias_tiles(int dim) { return dim <= 128 ? 2 : 1; }
 
-// Shift and delta of each row, and what it sees.
-TEGULA_INLINE constexpr size_t number_bytes(int rows) {
-  return static_cast<size_t>(rows) * (2 * sizeof(float) + sizeof(SeenKeys));
-}
+// Shift, rest and delta of each row; and what each sees.
+TEGULA_INLINE constexpr size_t number_bytes(int rows) { return size_t{3} * rows * sizeof(float); }
+TEGULA_INLINE constexpr size_t seen_bytes(int rows) { return rows * sizeof(SeenKeys); }
 
 TEGULA_INLINE constexpr size_t tile_bytes(int rows, int dim) {
   return static_cast<size_t>(rows) * dim * 2;
@@ -47,7 +46,8 @@ TEGULA_INLINE constexpr size_t tile_bytes(int rows, int dim) {
 // Shared memory of a block.
 TEGULA_INLINE constexpr size_t key_block_bytes(int dim, int pairs, int stages) {
   const int keys = pairs * pair_tiles(dim) * 16;
-  return 2 * tile_bytes(keys, dim) + stages * (2 * tile_bytes(kStep, dim) + number_bytes(kStep)) +
+  return 2 * tile_bytes(keys, dim) +
+         stages * (2 * tile_bytes(kStep, dim) + number_bytes(kStep) + seen_bytes(kStep)) +
          static_cast<size_t>(keys) * kStep * sizeof(float);
 }
 TEGULA_INLINE constexpr size_t row_block_bytes(int dim, int stages) {
@@ -56,7 +56,8 @@ TEGULA_INLINE constexpr size_t row_block_bytes(int dim, int stages) {
 }
 
 TEGULA_INLINE constexpr size_t bias_block_bytes(int dim) {
-  return 2 * tile_bytes(kBiasRows + kStep * bias_tiles(dim), dim) + number_bytes(kBiasRows);
+  return 2 * tile_bytes(kBiasRows + kStep * bias_tiles(dim), dim) + number_bytes(kBiasRows) +
+         seen_bytes(kBiasRows);
 }
 
 // Some of the axes (..., H) of bias, taken as one axis in C order.

@@ -31,7 +31,9 @@ class BiasBlock {
         key_tiles_(grad_tile_ + tile_bytes(kBiasRows, kDim)),
         value_tiles_(key_tiles_ + kTiles * kStepTile),
         numbers_(*reinterpret_cast<RowNumbers<kBiasRows>*>(
-            memory + 2 * tile_bytes(kBiasRows + kKeys, kDim))) {}
+            memory + 2 * tile_bytes(kBiasRows + kKeys, kDim))),
+        seen_(reinterpret_cast<SeenKeys*>(memory + 2 * tile_bytes(kBiasRows + kKeys, kDim) +
+                                          number_bytes(kBiasRows))) {}
 
   TEGULA_DEVICE void run() {
     // Which entries are the block's: of all queries or keys where these are summed.
@@ -126,15 +128,14 @@ class BiasBlock {
         for (int h = 0; h < 2; ++h) {
           const int place = own_ + h * 8 + lane_ / 4;
           const int64_t row = (first_query + place) * unit.group + head_of_unit;
-          const SeenKeys seen = numbers_.seen[place];
+          const SeenKeys seen = seen_[place];
           float kept[2];
           scores.kept_pair(row, key, kept);
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const int i = 2 * h + e;
-            slope[i] =
-                slope_of<false>(scores, product[i], of_weight[i], kept[e], row, key + e,
-                                numbers_.shifts[place], numbers_.deltas[place], seen.sees(key + e));
+            slope[i] = slope_of<false>(scores, numbers_, product[i], of_weight[i], kept[e], row,
+                                       place, key + e, seen.sees(key + e));
           }
         }
       };
@@ -153,15 +154,17 @@ class BiasBlock {
     const int i = threadIdx.x;
     if (i >= kBiasRows) return false;
     SeenKeys seen;
-    float shift = INFINITY, delta = 0;
+    float shift = INFINITY, rest = 0, delta = 0;
     if (first_query + i < p_.a.q_len) {
       const int64_t at =
           unit_index * p_.rows.unit_rows + (first_query + i) * unit.group + head_of_unit;
       shift = static_cast<const float*>(p_.rows.shifts)[at];
+      rest = static_cast<const float*>(p_.rows.rests)[at];
       delta = static_cast<const float*>(p_.rows.deltas)[at];
       seen = p_.rows.seen[at];
     }
-    numbers_.shifts[i] = shift, numbers_.deltas[i] = delta, numbers_.seen[i] = seen;
+    numbers_.shifts[i] = shift, numbers_.rests[i] = rest, numbers_.deltas[i] = delta;
+    seen_[i] = seen;
     const bool in_gap = first_key >= seen.gap_lo && first_key + kKeys <= seen.gap_hi;
     return seen.lo < first_key + kKeys && seen.hi > first_key && !in_gap;
   }
@@ -296,6 +299,7 @@ class BiasBlock {
   const int own_;  // the warp's first query of the block
   const uint32_t query_tile_, grad_tile_, key_tiles_, value_tiles_;
   RowNumbers<kBiasRows>& numbers_;
+  SeenKeys* const seen_;
 };
 
 template <class T, int kDim>

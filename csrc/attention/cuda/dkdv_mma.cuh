@@ -83,7 +83,7 @@ class KeyBlock {
   static constexpr int kN = kStep / 8;
   static constexpr int kPairKeys = 16 * kM;
   static constexpr uint32_t kStepTile = tile_bytes(kStep, kDim);
-  static constexpr uint32_t kStageBytes = 2 * kStepTile + number_bytes(kStep);
+  static constexpr uint32_t kStageBytes = 2 * kStepTile + number_bytes(kStep) + seen_bytes(kStep);
 
  public:
   TEGULA_DEVICE KeyBlock(const AttentionBackwardParams& params, char* memory)
@@ -141,6 +141,9 @@ class KeyBlock {
     return *reinterpret_cast<const RowNumbers<kStep>*>(stages_ + stage * kStageBytes +
                                                        2 * kStepTile);
   }
+  TEGULA_DEVICE const SeenKeys* seen(int stage) const {
+    return reinterpret_cast<const SeenKeys*>(&numbers(stage) + 1);
+  }
 
   TEGULA_DEVICE void load_keys() const {
     const auto k = slab_of<const uint16_t>(p_.a.k, unit_.batch);
@@ -170,8 +173,13 @@ class KeyBlock {
     load_tile<kDim, kStep, 0>(
         grad_tile(stage), [&](int i) { return places.row_of(grad, i); },
         static_cast<int>(p_.a.value_dim), grad.step, p_.grad_chunks);
-    load_numbers<kStep>(grad_tile(stage) + kStepTile, p_.rows,
-                        unit_index_ * p_.rows.unit_rows + int64_t{step} * kStep, kStep);
+    const int64_t first = unit_index_ * p_.rows.unit_rows + int64_t{step} * kStep;
+    const uint32_t to = grad_tile(stage) + kStepTile;
+    load_numbers<kRich, kStep>(to, p_.rows, first, kStep);
+    if (threadIdx.x < kStep) {
+      copy_async_16(to + number_bytes(kStep) + threadIdx.x * 16, p_.rows.seen + first + threadIdx.x,
+                    true);
+    }
   }
 
   // The key of row 16 m + g + 8 h of the warp's fragments.
@@ -206,9 +214,9 @@ class KeyBlock {
                          finds_unclean<T, kDim>(grad_tile(stage), kStep);
       if (__syncthreads_or(found)) {
         if (step.some_here) {
-          const SeenKeys* seen = numbers(stage).seen;
+          const SeenKeys* sights = seen(stage);
           add_unclean<T, kDim>(sums_, weights, rows, [&](int m, int h, int row) {
-            return seen[row].sees(key_of(m, h)) &&
+            return sights[row].sees(key_of(m, h)) &&
                    scores_.shows(int64_t{step.index} * kStep + row, key_of(m, h));
           });
         }
@@ -230,17 +238,18 @@ class KeyBlock {
   TEGULA_DEVICE void make_weights(const float (&products)[kM][kN][4], int step, int stage,
                                   uint32_t (&weights)[kM][kN][2]) const {
     const RowNumbers<kStep>& rows = numbers(stage);
+    const SeenKeys* sights = seen(stage);
     const auto make = [&](int m, int n, const float (&product)[4], uint32_t (&weight)[2]) {
       float kept[4], passed[4];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int row = n * 8 + lane_ % 4 * 2 + e;
-        const SeenKeys seen = kMasked ? rows.seen[row] : SeenKeys{};
+        const SeenKeys sight = kMasked ? sights[row] : SeenKeys{};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int key = key_of(m, h), i = 2 * h + e;
-          weigh_pair(product[i], int64_t{step} * kStep + row, key, rows.shifts[row],
-                     !kMasked || seen.sees(key), kept[i], passed[i]);
+          weigh_pair(rows, product[i], step, row, key, !kMasked || sight.sees(key), kept[i],
+                     passed[i]);
         }
       }
       store_shared_128(passed_at(m, n), as_words(passed));
@@ -249,9 +258,10 @@ class KeyBlock {
     make_fragments<kRich>(weights, make, products);
   }
 
-  TEGULA_DEVICE void weigh_pair(float product, int64_t row, int key, float shift, bool visible,
-                                float& kept, float& passed) const {
-    if (!weigh(scores_, product, row, key, shift, visible, kept)) {
+  TEGULA_DEVICE void weigh_pair(const RowNumbers<kStep>& rows, float product, int step, int place,
+                                int key, bool visible, float& kept, float& passed) const {
+    const int64_t row = int64_t{step} * kStep + place;
+    if (!weigh(scores_, rows, product, row, place, key, visible, kept)) {
       passed = __uint_as_float(kHidden);
       return;
     }

@@ -95,6 +95,9 @@ class RowBlock {
 
   // Row 16 m + g + 8 h of the warp's fragments.
   TEGULA_DEVICE int64_t row_of(int m, int h) const { return first_row_ + place_of(m, h); }
+  TEGULA_DEVICE SeenKeys seen_by(int m, int h) const {
+    return p_.rows.seen[unit_index_ * p_.rows.unit_rows + row_of(m, h)];
+  }
   // The same, counted from the block's first.
   TEGULA_DEVICE int place_of(int m, int h) const { return own_ + m * 16 + h * 8 + lane_ / 4; }
 
@@ -109,9 +112,9 @@ class RowBlock {
         grad_tile_, [&](int i) { return places.row_of(grad, i); }, static_cast<int>(p_.a.value_dim),
         grad.step, p_.grad_chunks);
     const int64_t left = p_.rows.unit_rows - first_row_;
-    load_numbers<kRows>(shared_address(&numbers_), p_.rows,
-                        unit_index_ * p_.rows.unit_rows + first_row_,
-                        static_cast<int>(left < kRows ? left : kRows));
+    load_numbers<kRich, kRows>(shared_address(&numbers_), p_.rows,
+                               unit_index_ * p_.rows.unit_rows + first_row_,
+                               static_cast<int>(left < kRows ? left : kRows));
   }
 
   TEGULA_DEVICE void load_keys(int first, int stage) const {
@@ -150,7 +153,7 @@ class RowBlock {
       if (__syncthreads_or(finds_unclean<T, kDim>(key_tile(stage), kStep))) {
         if (some_here) {
           add_unclean<T, kDim>(sums_, weights, key_tile(stage), [&](int m, int h, int key) {
-            return numbers_.seen[place_of(m, h)].sees(first_key + key) &&
+            return seen_by(m, h).sees(first_key + key) &&
                    scores_.shows(row_of(m, h), first_key + key);
           });
         }
@@ -173,15 +176,14 @@ class RowBlock {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int place = place_of(m, h);
-        const SeenKeys seen = kMasked ? numbers_.seen[place] : SeenKeys{};
+        const SeenKeys seen = kMasked ? seen_by(m, h) : SeenKeys{};
         float kept[2], slopes[2];
         scores_.kept_pair(row_of(m, h), key, kept);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int i = 2 * h + e;
-          slopes[e] = slope_of<true>(scores_, product[i], of_weight[i], kept[e], row_of(m, h),
-                                     key + e, numbers_.shifts[place], numbers_.deltas[place],
-                                     !kMasked || seen.sees(key + e));
+          slopes[e] = slope_of<true>(scores_, numbers_, product[i], of_weight[i], kept[e],
+                                     row_of(m, h), place, key + e, !kMasked || seen.sees(key + e));
         }
         weight[h] = pack(slopes[0], slopes[1], T{});
       }

@@ -6,16 +6,17 @@
 
 namespace tegula {
 
-GradientRows take_gradient_rows(const AttentionGradArgs& a, Workspace& workspace) {
+GradientRows take_gradient_rows(const AttentionGradArgs& a, Workspace& workspace, bool rests) {
   GradientRows rows;
   if (a.key_heads == 0) return rows;
   rows.unit_rows = parts_of(a.heads / a.key_heads * a.q_len, kSightRows) * kSightRows;
   const int64_t all = a.batch * a.key_heads * rows.unit_rows;
-  if (a.q.dtype == DType::kFloat64) {
-    rows.shifts = workspace.take<double>(all), rows.deltas = workspace.take<double>(all);
-  } else {
-    rows.shifts = workspace.take<float>(all), rows.deltas = workspace.take<float>(all);
-  }
+  const auto numbers = [&]() -> void* {
+    if (a.q.dtype == DType::kFloat64) return workspace.take<double>(all);
+    return workspace.take<float>(all);
+  };
+  rows.shifts = numbers(), rows.deltas = numbers();
+  if (rests) rows.rests = numbers();
   rows.seen = workspace.take<SeenKeys>(all);
   rows.sights = workspace.take<SeenByAll>(all / kSightRows);
   return rows;

@@ -3,8 +3,8 @@
 // need nothing more.
 //
 // A block has kSightRows rows of a unit, kRowThreads threads each.
+#include "far_rows.cuh"
 #include "gradient_rows.h"
-#include "scores.cuh"
 
 namespace tegula {
 namespace {
@@ -90,21 +90,39 @@ TEGULA_DEVICE void gradient_rows(const GradientRowsParams& p) {
     static_cast<C*>(p.rows.deltas)[first + i] = empty ? C(0) : delta;
   }
 
-  if (threadIdx.x >= kSightRows) return;
-  const int lane = threadIdx.x;
-  SeenKeys seen;
-  C shift = -negative_infinity<C>();
-  if (first_row + lane < unit.rows) {
-    const C lse = number_of(p.a.lse, first_row + lane);
-    if (lse != negative_infinity<C>()) {
-      shift = in_log2(lse);
-      seen = seen_by(p.a, unit, first_row + lane);
+  __shared__ C shifts[kSightRows];
+  __shared__ SeenKeys all_seen[kSightRows];
+  if (threadIdx.x < kSightRows) {
+    const int lane = threadIdx.x;
+    SeenKeys seen;
+    C shift = -negative_infinity<C>();
+    if (first_row + lane < unit.rows) {
+      const C lse = number_of(p.a.lse, first_row + lane);
+      if (lse != negative_infinity<C>()) {
+        shift = in_log2(lse);
+        seen = seen_by(p.a, unit, first_row + lane);
+      }
     }
+    shifts[lane] = shift, all_seen[lane] = seen;
+    p.rows.seen[first + lane] = seen;
+    const SeenByAll sight = seen_by_warp(seen, true);
+    if (lane == 0) p.rows.sights[first / kSightRows] = sight;
   }
-  static_cast<C*>(p.rows.shifts)[first + lane] = shift;
-  p.rows.seen[first + lane] = seen;
-  const SeenByAll sight = seen_by_warp(seen, true);
-  if (lane == 0) p.rows.sights[first / kSightRows] = sight;
+  __syncthreads();
+
+  for (int r = threadIdx.x / 32; r < kSightRows; r += kThreads / 32) {
+    C shift = shifts[r], rest = 0;
+    if (p.rows.rests != nullptr && is_far(shift)) {
+      if (is_rich(p.a)) {
+        split_shift<T, true>(p.a, unit, first_row + r, all_seen[r], shift, rest);
+      } else {
+        split_shift<T, false>(p.a, unit, first_row + r, all_seen[r], shift, rest);
+      }
+    }
+    if (threadIdx.x % 32 != 0) continue;
+    static_cast<C*>(p.rows.shifts)[first + r] = shift;
+    if (p.rows.rests != nullptr) static_cast<C*>(p.rows.rests)[first + r] = rest;
+  }
 }
 
 // A block has a head: dsink = -sum of exp(sink - lse) delta, in an order that depends on nothing
@@ -119,7 +137,8 @@ TEGULA_DEVICE void sink_gradients(const GradientRowsParams& p) {
     const int64_t unit = i / p.a.q_len * p.a.key_heads + key_head;
     const int64_t at = unit * p.rows.unit_rows + i % p.a.q_len * group + head % group;
     const C shift = static_cast<const C*>(p.rows.shifts)[at];
-    sum -= exp2(static_cast<C>(sink - shift)) * static_cast<const C*>(p.rows.deltas)[at];
+    const C rest = p.rows.rests == nullptr ? C(0) : static_cast<const C*>(p.rows.rests)[at];
+    sum -= exp2(static_cast<C>(sink - shift - rest)) * static_cast<const C*>(p.rows.deltas)[at];
   }
   __shared__ double sums[kThreads];
   sums[threadIdx.x] = sum;

@@ -119,28 +119,24 @@ TEGULA_DEVICE void make_fragments(X (&made)[kM][kN][kSize], Make make,
 
 // --- numbers of rows ------------------------------------------------------------------------
 
-// In shared memory: shift and delta of each of kRows rows, and what it sees.
+// In shared memory, of each of kRows rows. Kernels without options leave `rests` out: only scores
+// with options are so far from 0.
 template <int kRows>
 struct RowNumbers {
-  float shifts[kRows], deltas[kRows];
-  SeenKeys seen[kRows];
+  float shifts[kRows], rests[kRows], deltas[kRows];
 };
 static_assert(sizeof(RowNumbers<kStep>) == number_bytes(kStep));
 
 // Copies them, of rows that lie at `first` and are there as far as `count` says.
-template <int kRows>
+template <bool kRich, int kRows>
 TEGULA_DEVICE void load_numbers(uint32_t to, const GradientRows& rows, int64_t first, int count) {
   constexpr int kQuads = kRows / 4;
-  for (int i = threadIdx.x; i < 2 * kQuads + kRows; i += blockDim.x) {
-    if (i < 2 * kQuads) {
-      const bool shift = i < kQuads;
-      const int row = (shift ? i : i - kQuads) * 4;
-      const float* from = static_cast<const float*>(shift ? rows.shifts : rows.deltas) + first;
-      copy_async_16(to + i * 16, row < count ? from + row : from, row < count);
-    } else {
-      const int row = i - 2 * kQuads;
-      copy_async_16(to + i * 16, rows.seen + first + (row < count ? row : 0), row < count);
-    }
+  for (int i = threadIdx.x; i < 3 * kQuads; i += blockDim.x) {
+    const int which = i / kQuads, row = i % kQuads * 4;
+    if (which == 1 && !kRich) continue;
+    const void* numbers = which == 0 ? rows.shifts : which == 1 ? rows.rests : rows.deltas;
+    const float* from = static_cast<const float*>(numbers) + first;
+    copy_async_16(to + i * 16, row < count ? from + row : from, row < count);
   }
 }
 
@@ -160,14 +156,16 @@ TEGULA_DEVICE bool is_unclean(uint32_t bits) {
   return (bits & exponent_bits(T{})) == exponent_bits(T{});
 }
 
-// Whether this thread's share of some rows of a tile holds such a number.
+// Whether this thread's share of some rows of a tile holds such a number. Threads number from 0: of
+// the block, or of those that take part.
 template <class T, int kDim>
-TEGULA_DEVICE bool finds_unclean(uint32_t tile, int rows) {
+TEGULA_DEVICE bool finds_unclean(uint32_t tile, int rows, int thread = opaque(threadIdx.x),
+                                 int threads = blockDim.x) {
   // Both halves of a word at once: an exponent of ones carries into the sign, which was cleared.
   const uint32_t exponents = exponent_bits(T{}) * 0x10001u;
   const uint32_t lowest = exponents & ~(exponents << 1);
   uint32_t carries = 0;
-  for (int i = opaque(threadIdx.x); i < rows * (kDim / kChunk); i += blockDim.x) {
+  for (int i = thread; i < rows * (kDim / kChunk); i += threads) {
     const uint4 chunk = load_shared_128(tile + i * 16);
     carries |= (chunk.x & exponents) + lowest;
     carries |= (chunk.y & exponents) + lowest;
@@ -179,8 +177,9 @@ TEGULA_DEVICE bool finds_unclean(uint32_t tile, int rows) {
 
 // Sets them to zero, in this thread's share.
 template <class T, int kDim>
-TEGULA_DEVICE void clear_unclean(uint32_t tile, int rows) {
-  for (int i = opaque(threadIdx.x); i < rows * (kDim / 2); i += blockDim.x) {
+TEGULA_DEVICE void clear_unclean(uint32_t tile, int rows, int thread = opaque(threadIdx.x),
+                                 int threads = blockDim.x) {
+  for (int i = thread; i < rows * (kDim / 2); i += threads) {
     uint32_t pair = load_shared_32(tile + i * 4);
     if (is_unclean<T>(pair)) pair &= 0xFFFF0000u;
     if (is_unclean<T>(pair >> 16)) pair &= 0x0000FFFFu;
@@ -263,10 +262,11 @@ TEGULA_DEVICE void round_to_tile(const float (&sums)[kM][kDim / 8][4], float fac
 // Writes rows [0, rows) of a tile, row r to `row_at(r)`: the reverse of load_tile.
 template <int kDim, class RowAt>
 TEGULA_DEVICE void store_tile(uint32_t tile, int rows, RowAt row_at, int size, int64_t step,
-                              bool chunks) {
+                              bool chunks, int thread = opaque(threadIdx.x),
+                              int threads = blockDim.x) {
   constexpr int kChunks = kDim / kChunk;
   if (chunks) {
-    for (int i = opaque(threadIdx.x); i < rows * kChunks; i += blockDim.x) {
+    for (int i = thread; i < rows * kChunks; i += threads) {
       const int row = i / kChunks, chunk = i % kChunks;
       if (chunk * kChunk >= size) continue;
       *reinterpret_cast<uint4*>(row_at(row) + chunk * kChunk) =
@@ -275,7 +275,7 @@ TEGULA_DEVICE void store_tile(uint32_t tile, int rows, RowAt row_at, int size, i
     return;
   }
 #pragma unroll 1
-  for (int i = opaque(threadIdx.x); i < rows * kDim; i += blockDim.x) {
+  for (int i = thread; i < rows * kDim; i += threads) {
     const int row = i / kDim, column = i % kDim;
     if (column >= size) continue;
     row_at(row)[column * step] =

@@ -1,21 +1,24 @@
 // P and dS of single pairs.
 #pragma once
 
-#include "../../cuda/ptx.cuh"
+#include "gradient_tiles.cuh"
 #include "scores.cuh"
 
 namespace tegula {
 
 // P of a pair, and whether it is visible; `visible` is what the intervals say. Hidden pairs weigh
-// 0.
-template <bool kRich>
-TEGULA_DEVICE bool weigh(const Scores<float, kRich>& scores, float product, int64_t row, int key,
-                         float shift, bool visible, float& weight) {
+// 0. `place` is that of the row among the numbers.
+template <int kRows, bool kRich>
+TEGULA_DEVICE bool weigh(const Scores<float, kRich>& scores, const RowNumbers<kRows>& numbers,
+                         float product, int64_t row, int place, int key, bool visible,
+                         float& weight) {
   weight = 0;
   if (kRich && !visible) return false;  // what scores ask is there for visible pairs only
   const float score = scores(product, row, key);
   if (kRich && !scores.shows(score, row, key)) return false;
-  const float x = exp2_fast(score - shift);
+  float exponent = score - numbers.shifts[place];
+  if constexpr (kRich) exponent -= numbers.rests[place];
+  const float x = exp2_fast(exponent);
   if (visible) weight = x;
   return visible;
 }
@@ -23,14 +26,14 @@ TEGULA_DEVICE bool weigh(const Scores<float, kRich>& scores, float product, int6
 // dS of a pair from the products with its key and value: the slope of its score, or (kOfProduct) of
 // the score before softcap. `kept` is the factor of dropout. What is hidden has no slope, whatever
 // its row and key hold.
-template <bool kOfProduct, bool kRich>
-TEGULA_DEVICE float slope_of(const Scores<float, kRich>& scores, float product, float of_weight,
-                             float kept, int64_t row, int key, float shift, float delta,
-                             bool visible) {
+template <bool kOfProduct, int kRows, bool kRich>
+TEGULA_DEVICE float slope_of(const Scores<float, kRich>& scores, const RowNumbers<kRows>& numbers,
+                             float product, float of_weight, float kept, int64_t row, int place,
+                             int key, bool visible) {
   float weight;
-  if (!weigh(scores, product, row, key, shift, visible, weight)) return 0;
+  if (!weigh(scores, numbers, product, row, place, key, visible, weight)) return 0;
   if constexpr (kRich) of_weight = kept == 0 ? 0 : of_weight * kept;
-  const float slope = weight * (of_weight - delta);
+  const float slope = weight * (of_weight - numbers.deltas[place]);
   return kOfProduct && kRich ? slope * scores.slope(product) : slope;
 }
 
