@@ -58,66 +58,113 @@ TEGULA_DEVICE SeenByAll sight_of(const GradientRows& rows, int64_t unit, int64_t
   return all;
 }
 
-// A pair's weight as dropout leaves it, and its slope dS; both are hidden_pair where it is.
-template <class C>
-struct PairGradient {
-  C weight, slope;
+// Which pairs of a tile stand on the left, and what is wanted of them.
+enum class Left { kRows, kKeys };
+enum class Wanted {
+  kSlopes,            // d loss / d product, but for the scale, in tiles.pairs
+  kWeightsAndSlopes,  // weights as dropout leaves them there, slopes in the thread's own memory
+  kBiasSlopes         // d loss / d bias in tiles.pairs
 };
 
-// `product` is q k^T, `grad_product` grad_out v^T; `kept` the pair's dropout factor. `mixed`: it
-// may be hidden.
-template <bool kRich, class C>
-TEGULA_DEVICE PairGradient<C> differentiate(const Scores<C, kRich>& scores, C product,
-                                            C grad_product, C kept, C shift, C delta,
-                                            const SeenKeys& seen, int64_t row, int key,
-                                            bool mixed) {
-  constexpr PairGradient<C> kHidden{-C(0), -C(0)};
-  if (mixed && !seen.sees(key)) return kHidden;
-  const C score = scores(product, row, key);
-  if (kRich && mixed && !scores.shows(score, row, key)) return kHidden;
-  const C weight = power_of_2(score - shift);
-  const C grad = kept == C(0) ? C(0) : grad_product * kept;
-  return {visible_pair(weight * kept), visible_pair(weight * (grad - delta))};
+// A tile of pairs: rows `first_row` + r `row_step` of the unit, keys from `first_key` on.
+struct PairTile {
+  int64_t first_row, row_step;
+  int first_key;
+  bool mixed;  // some pair may be hidden
+};
+
+// Which pairs (i, j) of the thread dropout drops, a bit each.
+template <Left kLeft, int kRows, bool kRich, class C>
+TEGULA_DEVICE unsigned dropped_pairs(const Scores<C, kRich>& scores, const PairTile& tile) {
+  if (!scores.drops()) return 0;
+  const int thread = opaque(threadIdx.x);
+  const int x = thread % kSimtSide * kRun, y = thread / kSimtSide * kRows;
+  unsigned dropped = 0;
+#pragma unroll 1
+  for (int r = 0; r < (kLeft == Left::kRows ? kRows : kRun); ++r) {
+    const int64_t row = tile.first_row + ((kLeft == Left::kRows ? y : x) + r) * tile.row_step;
+    C kept[kLeft == Left::kRows ? kRun : kRows];
+    scores.kept_run(row, tile.first_key + (kLeft == Left::kRows ? x : y), kept);
+#pragma unroll
+    for (int k = 0; k < static_cast<int>(sizeof kept / sizeof *kept); ++k) {
+      const unsigned bit = kLeft == Left::kRows ? pair_bit(r, k) : pair_bit(k, r);
+      if (kept[k] == C(0)) dropped |= bit;
+    }
+  }
+  return dropped;
 }
 
-// The tile's numbers that the thread itself has put.
-template <int kRows, class C>
-TEGULA_DEVICE void take_pairs(const SimtTiles<C, kRows>& tiles, C (&pairs)[kRows][kRun]) {
-  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
+// q k^T in tiles.pairs and `grads`, grad_out v^T, become what is wanted; hidden pairs hidden_pair.
+// Pairs take turns: their code is long. Nobody has to wait for others before.
+template <Left kLeft, Wanted kWanted, bool kRich, class T, int kRows, class C, int kCount>
+TEGULA_DEVICE void differentiate(const Scores<C, kRich>& scores,
+                                 const GradientTile<T, kCount>& rows, const PairTile& tile,
+                                 SimtTiles<C, kRows>& tiles, const C (&grads)[kRows][kRun]) {
+  const int thread = opaque(threadIdx.x);
+  const int x = thread % kSimtSide * kRun, y = thread / kSimtSide * kRows;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const auto quad = *reinterpret_cast<const Quad<C>*>(&tiles.pairs[y * kRows + i][x * kRun]);
+    Quad<C> quad;
 #pragma unroll
-    for (int j = 0; j < kRun; ++j) pairs[i][j] = quad.value[j];
+    for (int j = 0; j < kRun; ++j) quad.value[j] = grads[i][j];
+    tiles.own_quad(i) = quad;
+  }
+  const unsigned dropped = dropped_pairs<kLeft, kRows>(scores, tile);
+#pragma unroll 1
+  for (int i = 0; i < kRows; ++i) {
+    Quad<C> products = tiles.own_pairs(i), slopes = tiles.own_quad(i);
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) {
+      const int r = kLeft == Left::kRows ? y + i : x + j;
+      const int key = tile.first_key + (kLeft == Left::kRows ? x + j : y + i);
+      const int64_t row = tile.first_row + r * tile.row_step;
+      const C product = products.value[j];
+      bool shown = !tile.mixed || rows.seen[r].sees(key);
+      C score = 0;
+      if (shown) {
+        score = scores(product, row, key);
+        shown = !tile.mixed || scores.shows(score, row, key);
+      }
+      const C weight = power_of_2(score - rows.shift[r]);
+      const bool drop = dropped & pair_bit(i, j);
+      const C grad = drop ? C(0) : slopes.value[j] * scores.keep_scale();
+      C slope = weight * (grad - rows.delta[r]);
+      if (kWanted != Wanted::kBiasSlopes) slope *= scores.slope(product);
+      const C kept = drop ? C(0) : weight * scores.keep_scale();
+      slopes.value[j] = shown ? visible_pair(slope) : hidden_pair<C>();
+      products.value[j] = shown ? visible_pair(kept) : hidden_pair<C>();
+    }
+    if constexpr (kWanted == Wanted::kWeightsAndSlopes) {
+      tiles.own_pairs(i) = products;
+      tiles.own_quad(i) = slopes;
+    } else {
+      tiles.own_pairs(i) = slopes;
+    }
   }
 }
 
-// Where a block of threads is, in shared memory.
+// Where a block of threads is. It lies in shared memory: what is the same for all threads and
+// seldom asked for takes no registers.
+template <class T>
 struct BackwardBlock {
   Unit unit;
   int64_t index;   // of the unit
   int64_t number;  // of rows or keys within it
   int64_t column;
+  const T *keys, *values;  // the first row of each
+  SeenByAll all;           // of the block's rows
 
-  // All threads call it; all of them may read when it returns.
+  // One thread calls it.
   TEGULA_DEVICE void find(const BackwardSimtParams& p) {
-    if (threadIdx.x == 0) {
-      const int64_t slab = blockIdx.x / p.blocks;
-      number = blockIdx.x % p.blocks;
-      index = slab / p.column_slabs;
-      unit = unit_of(p.a, index);
-      column = slab % p.column_slabs * kColumns;
-    }
-    __syncthreads();
+    const int64_t slab = blockIdx.x / p.blocks;
+    number = blockIdx.x % p.blocks;
+    index = slab / p.column_slabs;
+    unit = unit_of(p.a, index);
+    column = slab % p.column_slabs * kColumns;
+    keys = slab_of<const T>(p.a.k, unit.batch).row(unit.key_head, 0);
+    values = slab_of<const T>(p.a.v, unit.batch).row(unit.key_head, 0);
   }
 };
-
-// `count` rows of a view from row `first` on.
-template <class T>
-TEGULA_DEVICE auto rows_from(const T* row, const RowSteps& steps, int64_t first, int count) {
-  row += first * steps.row;
-  return Operand{steps, [=, &steps](int r) { return r < count ? row + r * steps.row : nullptr; }};
-}
 
 // Columns [column, column + kColumns) of a row, times `factor`.
 template <class T, class C>
@@ -138,64 +185,52 @@ TEGULA_DEVICE void backward_dq(const BackwardSimtParams& p) {
   constexpr int kCount = kSimtSide * kRows;
   struct Memory {
     SimtTiles<C, kRows> tiles;
-    BackwardBlock block;
+    BackwardBlock<T> block;
+    int64_t first_row;
     GradientTile<T, kCount> rows;
   };
   __shared__ alignas(16) unsigned char memory[sizeof(Memory)];
-  auto& [tiles, block, rows] = *reinterpret_cast<Memory*>(memory);
+  auto& [tiles, block, first_row, rows] = *reinterpret_cast<Memory*>(memory);
 
   const AttentionGradArgs& a = p.a;
-  block.find(p);
-  // The last rows of a causal mask have the most keys: they go first.
-  const int64_t first_row = (p.blocks - 1 - block.number) * kCount;
-  rows.read(a, p.rows, block.unit, first_row, 1);
-  const SeenByAll all = sight_of(p.rows, block.index, first_row, kCount);
+  if (threadIdx.x == 0) {
+    block.find(p);
+    // The last rows of a causal mask have the most keys: they go first.
+    first_row = (p.blocks - 1 - block.number) * kCount;
+    block.all = sight_of(p.rows, block.index, first_row, kCount);
+  }
   __syncthreads();
-  const Scores<C, kRich> scores(a, block.unit);
-  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
+  rows.read(a, p.rows, block.unit, first_row, 1);
+  __syncthreads();
+  const SeenByAll& all = block.all;
   const bool busy = first_row + threadIdx.x / 32 * 2 * kRows < block.unit.rows;
-  const T* const keys = slab_of<const T>(a.k, block.unit.batch).row(block.unit.key_head, 0);
-  const T* const values = slab_of<const T>(a.v, block.unit.batch).row(block.unit.key_head, 0);
 
   C sums[kRows][2 * kRun] = {};
 #pragma unroll 1
-  for (int64_t tile = all.lo / kRightRows * kRightRows; tile < all.hi; tile += kRightRows) {
-    const int begin = static_cast<int>(tile);
-    const int count = static_cast<int>(min(a.k_len - tile, static_cast<int64_t>(kRightRows)));
+  for (int tile = all.lo / kRightRows; tile < parts_of(all.hi, kRightRows); ++tile) {
+    const int begin = tile * kRightRows;
+    const int count = min(static_cast<int>(a.k_len) - begin, kRightRows);
     if (all.hides(begin, begin + count)) continue;
     const bool mixed = (kRich && (a.dense || a.bias)) || count < kRightRows ||
                        !all.shows_all(begin, begin + count);
-    C pairs[kRows][kRun], grads[kRows][kRun];
+    C pairs[kRows][kRun];
     multiply_rows<T>(tiles, Operand{p.q, [&](int r) { return rows.q[r]; }},
-                     rows_from(keys, p.k, tile, count), busy, pairs);
+                     rows_from(block.keys, p.k, begin, count), busy, pairs);
     put_pairs(tiles, pairs);
     multiply_rows<T>(tiles, Operand{p.grad, [&](int r) { return rows.grad[r]; }},
-                     rows_from(values, p.v, tile, count), busy, grads);
-    take_pairs(tiles, pairs);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int r = y * kRows + i;
-      C kept[kRun];
-      scores.kept_run(first_row + r, begin + x * kRun, kept);
-#pragma unroll
-      for (int j = 0; j < kRun; ++j) {
-        const C slope =
-            differentiate(scores, pairs[i][j], grads[i][j], kept[j], rows.shift[r], rows.delta[r],
-                          rows.seen[r], first_row + r, begin + x * kRun + j, mixed)
-                .slope;
-        pairs[i][j] =
-            is_hidden_pair(slope) ? slope : visible_pair(slope * scores.slope(pairs[i][j]));
-      }
-    }
-    put_pairs(tiles, pairs);
-    add_products<T>(tiles, rows_from(keys, p.k, tile, count), block.column, count, mixed, busy,
-                    sums);
+                     rows_from(block.values, p.v, begin, count), busy, pairs);
+    const Scores<C, kRich> scores(a, block.unit);  // not kept: it takes registers
+    differentiate<Left::kRows, Wanted::kSlopes>(scores, rows, {first_row, 1, begin, mixed}, tiles,
+                                                pairs);
+    __syncthreads();
+    add_products<T>(tiles, rows_from(block.keys, p.k, begin, count), block.column, count, mixed,
+                    busy, sums);
   }
 
   const auto dq = slab_of<T>(a.dq, block.unit.batch);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const int64_t row = first_row + y * kRows + i;
+    const int64_t row = first_row + threadIdx.x / kSimtSide * kRows + i;
     if (row >= block.unit.rows) break;
     write_sums(dq.row(block.unit.head(row), block.unit.query(row)), p.dq, block.column,
                static_cast<C>(a.scale), sums[i]);
@@ -208,22 +243,18 @@ TEGULA_DEVICE void backward_dkdv(const BackwardSimtParams& p) {
   constexpr int kCount = kSimtSide * kRows;
   struct Memory {
     SimtTiles<C, kRows> tiles;
-    BackwardBlock block;
+    BackwardBlock<T> block;
     GradientTile<T, kRightRows> rows;
   };
   __shared__ alignas(16) unsigned char memory[sizeof(Memory)];
   auto& [tiles, block, rows] = *reinterpret_cast<Memory*>(memory);
 
   const AttentionGradArgs& a = p.a;
-  block.find(p);
-  const int64_t first_key = block.number * kCount;
-  const int begin = static_cast<int>(first_key);
-  const int count = static_cast<int>(min(a.k_len - first_key, static_cast<int64_t>(kCount)));
-  const Scores<C, kRich> scores(a, block.unit);
-  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
+  if (threadIdx.x == 0) block.find(p);
+  __syncthreads();
+  const int begin = static_cast<int>(block.number * kCount);
+  const int count = static_cast<int>(min(a.k_len - begin, static_cast<int64_t>(kCount)));
   const bool busy = threadIdx.x / 32 * 2 * kRows < count;
-  const T* const keys = slab_of<const T>(a.k, block.unit.batch).row(block.unit.key_head, 0);
-  const T* const values = slab_of<const T>(a.v, block.unit.batch).row(block.unit.key_head, 0);
 
   C key_sums[kRows][2 * kRun] = {}, value_sums[kRows][2 * kRun] = {};
 #pragma unroll 1
@@ -238,38 +269,30 @@ TEGULA_DEVICE void backward_dkdv(const BackwardSimtParams& p) {
     __syncthreads();
     const Operand queries{p.q, [&](int r) { return rows.q[r]; }};
     const Operand grads_of_out{p.grad, [&](int r) { return rows.grad[r]; }};
-    C pairs[kRows][kRun], grads[kRows][kRun];
-    multiply_rows<T>(tiles, rows_from(keys, p.k, first_key, count), queries, busy, pairs);
+    C pairs[kRows][kRun];
+    multiply_rows<T>(tiles, rows_from(block.keys, p.k, begin, count), queries, busy, pairs);
     put_pairs(tiles, pairs);
-    multiply_rows<T>(tiles, rows_from(values, p.v, first_key, count), grads_of_out, busy, grads);
-    take_pairs(tiles, pairs);
+    multiply_rows<T>(tiles, rows_from(block.values, p.v, begin, count), grads_of_out, busy, pairs);
+    const Scores<C, kRich> scores(a, block.unit);
+    differentiate<Left::kKeys, Wanted::kWeightsAndSlopes>(scores, rows, {tile, 1, begin, mixed},
+                                                          tiles, pairs);
 #pragma unroll
-    for (int j = 0; j < kRun; ++j) {
-      const int r = x * kRun + j;
-      C kept[kRows];
-      scores.kept_run(tile + r, begin + y * kRows, kept);
+    for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const PairGradient<C> pair =
-            differentiate(scores, pairs[i][j], grads[i][j], kept[i], rows.shift[r], rows.delta[r],
-                          rows.seen[r], tile + r, begin + y * kRows + i, mixed);
-        grads[i][j] = is_hidden_pair(pair.slope)
-                          ? pair.slope
-                          : visible_pair(pair.slope * scores.slope(pairs[i][j]));
-        pairs[i][j] = pair.weight;
-      }
+      for (int j = 0; j < kRun; ++j) pairs[i][j] = tiles.own_quad(i).value[j];
     }
-    put_pairs(tiles, pairs);
+    __syncthreads();
     add_products<T>(tiles, grads_of_out, block.column, row_count, mixed, busy, value_sums);
-    put_pairs(tiles, grads);
+    put_pairs(tiles, pairs);
     add_products<T>(tiles, queries, block.column, row_count, mixed, busy, key_sums);
   }
 
   const auto dk = slab_of<T>(a.dk, block.unit.batch), dv = slab_of<T>(a.dv, block.unit.batch);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    if (y * kRows + i >= count) break;
-    const int64_t key = first_key + y * kRows + i;
+    const int r = threadIdx.x / kSimtSide * kRows + i;
+    if (r >= count) break;
+    const int64_t key = static_cast<int64_t>(begin) + r;
     write_sums(dk.row(block.unit.key_head, key), p.dk, block.column, static_cast<C>(a.scale),
                key_sums[i]);
     write_sums(dv.row(block.unit.key_head, key), p.dv, block.column, C(1), value_sums[i]);

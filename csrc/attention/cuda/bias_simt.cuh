@@ -60,29 +60,22 @@ TEGULA_DEVICE void add_slopes(const BiasSimtParams& p, Memory& memory, C (&sums)
   const int count = static_cast<int>(min(a.k_len - first_key, static_cast<int64_t>(kRightRows)));
   if (all.hides(begin, begin + count)) return;
 
-  const Scores<C, true> scores(a, block.unit);
-  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
   const auto keys = slab_of<const T>(a.k, block.unit.batch).row(block.unit.key_head, 0);
   const auto values = slab_of<const T>(a.v, block.unit.batch).row(block.unit.key_head, 0);
-  C pairs[kRows][kRun], grads[kRows][kRun];
+  C pairs[kRows][kRun];
   multiply_rows<T>(tiles, Operand{p.q, [&](int r) { return rows.q[r]; }},
                    rows_from(keys, p.k, first_key, count), true, pairs);
   put_pairs(tiles, pairs);
   multiply_rows<T>(tiles, Operand{p.grad, [&](int r) { return rows.grad[r]; }},
-                   rows_from(values, p.v, first_key, count), true, grads);
+                   rows_from(values, p.v, first_key, count), true, pairs);
+  const Scores<C, true> scores(a, block.unit);
+  differentiate<Left::kRows, Wanted::kBiasSlopes>(
+      scores, rows, {block.first_row, block.row_step, begin, true}, tiles, pairs);
   take_pairs(tiles, pairs);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const int r = y * kRows + i;
-    const int64_t row = block.first_row + r * block.row_step;
-    C kept[kRun];
-    scores.kept_run(row, begin + x * kRun, kept);
 #pragma unroll
-    for (int j = 0; j < kRun; ++j) {
-      sums[i][j] += differentiate(scores, pairs[i][j], grads[i][j], kept[j], rows.shift[r],
-                                  rows.delta[r], rows.seen[r], row, begin + x * kRun + j, true)
-                        .slope;
-    }
+    for (int j = 0; j < kRun; ++j) sums[i][j] += pairs[i][j];
   }
 }
 
@@ -168,7 +161,7 @@ TEGULA_DEVICE void backward_bias(const BiasSimtParams& p) {
   const bool along_rows = dbias.repeats(1), along_keys = dbias.repeats(0);
   if (along_rows || along_keys) {
     auto& columns = reinterpret_cast<double (&)[kSimtSide][kRightRows]>(memory.tiles.values);
-    static_assert(sizeof columns <= sizeof memory.tiles.values);
+    static_assert(sizeof columns <= sizeof memory.tiles.own);
     leave_sums(p, block, along_rows, along_keys, columns, sums);
     return;
   }
@@ -202,6 +195,11 @@ TEGULA_DEVICE void finish_bias(const BiasSimtParams& p) {
   store_float(dbias, bias_offset(dbias, lead, query, key), sum);
 }
 
+// Blocks that a processor is to have at least, where options are computed in float64: more would
+// take registers from the sums.
+template <class T>
+inline constexpr int kRichBlocks = sizeof(T) == 8 ? 1 : 2;
+
 // The gradient kernels of a type. Sums of dk and dv take so many registers that a processor has one
 // block of them.
 #define TEGULA_BACKWARD_SIMT(T, name)                                                   \
@@ -209,7 +207,7 @@ TEGULA_DEVICE void finish_bias(const BiasSimtParams& p) {
       attention_dq_simt_##name(const __grid_constant__ BackwardSimtParams p) {          \
     backward_dq<T, kManyRows<Sum<T>>, false>(p);                                        \
   }                                                                                     \
-  extern "C" __global__ void __launch_bounds__(kSimtThreads, 2)                         \
+  extern "C" __global__ void __launch_bounds__(kSimtThreads, kRichBlocks<T>)            \
       attention_dq_simt_##name##_rich(const __grid_constant__ BackwardSimtParams p) {   \
     backward_dq<T, kManyRows<Sum<T>>, true>(p);                                         \
   }                                                                                     \
@@ -221,7 +219,7 @@ TEGULA_DEVICE void finish_bias(const BiasSimtParams& p) {
       attention_dkdv_simt_##name##_rich(const __grid_constant__ BackwardSimtParams p) { \
     backward_dkdv<T, kManyRows<Sum<T>>, true>(p);                                       \
   }                                                                                     \
-  extern "C" __global__ void __launch_bounds__(kSimtThreads, 2)                         \
+  extern "C" __global__ void __launch_bounds__(kSimtThreads, kRichBlocks<T>)            \
       attention_dbias_simt_##name(const __grid_constant__ BiasSimtParams p) {           \
     backward_bias<T, kManyRows<Sum<T>>>(p);                                             \
   }                                                                                     \

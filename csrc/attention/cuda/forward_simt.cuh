@@ -45,11 +45,22 @@ TEGULA_DEVICE C over_row(C x, Join join) {
   return x;
 }
 
-// A thread's rows: what they have come to, the sum of weights over the thread's own keys until
-// `join`.
+// The softmax of each thread's rows, in shared memory: needed once a tile, it leaves registers to
+// the sums.
+template <class C, int kRows>
+class SharedSoftmax {
+ public:
+  TEGULA_DEVICE RowSoftmax<C>& operator[](int i) { return of_threads_[i][threadIdx.x]; }
+
+ private:
+  RowSoftmax<C> of_threads_[kRows][kSimtThreads];
+};
+
+// A thread's rows: what they have come to. Until `join`, the sum of weights is that of the thread's
+// own keys.
 template <class C, int kRows>
 struct RowSums {
-  RowSoftmax<C> softmax[kRows];
+  SharedSoftmax<C, kRows>& softmax;
   C sums[kRows][2 * kRun];
 
   TEGULA_DEVICE void clear() {
@@ -62,8 +73,8 @@ struct RowSums {
   }
   TEGULA_DEVICE void join() {
 #pragma unroll
-    for (auto& of_row : softmax) {
-      of_row.sum = over_row(of_row.sum, [](C x, C y) { return rounded_sum(x, y); });
+    for (int i = 0; i < kRows; ++i) {
+      softmax[i].sum = over_row(softmax[i].sum, [](C x, C y) { return rounded_sum(x, y); });
     }
   }
   TEGULA_DEVICE void load(const Partial<C, kRows>& partial) {
@@ -82,16 +93,18 @@ template <class T, int kRows>
 struct ForwardBlock {
   static constexpr int kCount = kSimtSide * kRows, kWarps = (kCount + 31) / 32;
   Unit unit;
-  int64_t group, chunk, first_row, column;
+  int64_t group, first_row, column;
+  int chunk, chunk_end;    // of keys
+  bool always_mixed;       // options may hide pairs of any tile
   const T *keys, *values;  // the first row of each
   SeenByAll all, warps[kWarps];
   SeenKeys seen[kCount];
   const T* q[kCount];  // null: no such row
 
   // All threads call it; all of them may read when it returns.
-  TEGULA_DEVICE void find(const ForwardSimtParams& p, int64_t group_index, int64_t chunk_index) {
+  TEGULA_DEVICE void find(const ForwardSimtParams& p, bool split) {
     if (threadIdx.x == 0) {
-      group = group_index, chunk = chunk_index;
+      group = split ? blockIdx.x / p.chunks : blockIdx.x;
       const int64_t slab = group / p.row_blocks;
       unit = unit_of(p.a, slab / p.column_slabs);
       // The last rows of a causal mask have the most keys: they go first.
@@ -102,7 +115,8 @@ struct ForwardBlock {
     }
     __syncthreads();
   }
-  TEGULA_DEVICE void read_rows(const AttentionArgs& a) {
+  TEGULA_DEVICE void read_rows(const ForwardSimtParams& p) {
+    const AttentionArgs& a = p.a;
     const int i = threadIdx.x;
     if (i < kWarps * 32) {
       const int64_t row = first_row + i;
@@ -118,7 +132,13 @@ struct ForwardBlock {
       }
     }
     __syncthreads();
-    if (i == 0) all = kWarps == 1 ? warps[0] : together(warps[0], warps[kWarps - 1]);
+    if (i == 0) {
+      all = kWarps == 1 ? warps[0] : together(warps[0], warps[kWarps - 1]);
+      constexpr int kChunk = static_cast<int>(kKeyChunk);
+      chunk = p.split ? static_cast<int>(blockIdx.x % p.chunks) : all.lo / kChunk;
+      chunk_end = p.split ? chunk + 1 : static_cast<int>(parts_of(all.hi, kKeyChunk));
+      always_mixed = a.dense || a.bias || first_row + kCount > unit.rows;
+    }
     __syncthreads();
   }
 
@@ -131,27 +151,59 @@ struct ForwardBlock {
   TEGULA_DEVICE bool busy() const { return first_row + threadIdx.x / 32 * 2 * kRows < unit.rows; }
 };
 
-// Products of the thread's rows and the keys from `first_key` on become weights, relative to the
-// running maximum, and what was summed relative to the old one follows. `mixed`: some pair may be
-// hidden.
+// Products become scores; returns which pairs are hidden, none unless `mixed`. Options take long
+// code: it is written once, for pairs in shared memory.
+template <bool kRich, class T, int kRows, class C>
+TEGULA_DEVICE unsigned score_pairs(const Scores<C, kRich>& scores,
+                                   const ForwardBlock<T, kRows>& block, int first_key, bool mixed,
+                                   SimtTiles<C, kRows>& tiles, C (&pairs)[kRows][kRun]) {
+  unsigned hidden = 0;
+  if constexpr (kRich) {
+    put_pairs(tiles, pairs);
+#pragma unroll 1
+    for (int i = 0; i < kRows; ++i) {
+      Quad<C> quad = tiles.own_pairs(i);
+#pragma unroll
+      for (int j = 0; j < kRun; ++j) {
+        const int key = first_key + j;
+        bool shown = !mixed || block.seen_by_row(i).sees(key);
+        if (shown) {
+          quad.value[j] = scores(quad.value[j], block.row(i), key);
+          shown = !mixed || scores.shows(quad.value[j], block.row(i), key);
+        }
+        if (!shown) hidden |= pair_bit(i, j);
+      }
+      tiles.own_pairs(i) = quad;
+    }
+    take_pairs(tiles, pairs);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kRun; ++j) {
+        const int key = first_key + j;
+        pairs[i][j] = scores(pairs[i][j], block.row(i), key);
+        if (mixed && !block.seen_by_row(i).sees(key)) hidden |= pair_bit(i, j);
+      }
+    }
+  }
+  return hidden;
+}
+
+// Products of the thread's rows and the keys from `first_key` on become weights in tiles.pairs,
+// relative to the running maximum, and what was summed relative to the old one follows. `mixed`:
+// some pair may be hidden.
 template <bool kRich, class T, int kRows, class C>
 TEGULA_DEVICE void weigh(const Scores<C, kRich>& scores, const ForwardBlock<T, kRows>& block,
-                         int first_key, bool mixed, C (&pairs)[kRows][kRun],
-                         RowSums<C, kRows>& rows) {
+                         int first_key, bool mixed, SimtTiles<C, kRows>& tiles,
+                         C (&pairs)[kRows][kRun], RowSums<C, kRows>& rows) {
+  const unsigned hidden = score_pairs(scores, block, first_key, mixed, tiles, pairs);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const int64_t row = block.row(i);
-    bool hidden[kRun];
     C best = negative_infinity<C>();
 #pragma unroll
     for (int j = 0; j < kRun; ++j) {
-      const int key = first_key + j;
-      hidden[j] = mixed && !block.seen_by_row(i).sees(key);
-      if (!kRich || !hidden[j]) {
-        pairs[i][j] = scores(pairs[i][j], row, key);
-        if (kRich && mixed) hidden[j] = !scores.shows(pairs[i][j], row, key);
-      }
-      if (!hidden[j]) best = fmax(best, pairs[i][j]);
+      if (!(hidden & pair_bit(i, j))) best = fmax(best, pairs[i][j]);
     }
     RowSoftmax<C>& softmax = rows.softmax[i];
     best = fmax(softmax.best, over_row(best, [](C x, C y) { return fmax(x, y); }));
@@ -160,7 +212,7 @@ TEGULA_DEVICE void weigh(const Scores<C, kRich>& scores, const ForwardBlock<T, k
 #pragma unroll
     for (int j = 0; j < kRun; ++j) {
       const C weight = power_of_2(rounded_sum(pairs[i][j], -point));
-      pairs[i][j] = hidden[j] ? hidden_pair<C>() : weight;
+      pairs[i][j] = hidden & pair_bit(i, j) ? hidden_pair<C>() : weight;
     }
     const C sum =
         rounded_sum(rounded_sum(pairs[i][0], pairs[i][1]), rounded_sum(pairs[i][2], pairs[i][3]));
@@ -169,11 +221,18 @@ TEGULA_DEVICE void weigh(const Scores<C, kRich>& scores, const ForwardBlock<T, k
     for (int j = 0; j < 2 * kRun; ++j) {
       rows.sums[i][j] = rounded_product(rows.sums[i][j], rescale);
     }
-    if constexpr (kRich) {
+  }
+  put_pairs(tiles, pairs);
+  if constexpr (kRich) {
+    if (!scores.drops()) return;
+#pragma unroll 1
+    for (int i = 0; i < kRows; ++i) {
       C kept[kRun];
-      scores.kept_run(row, first_key, kept);
+      scores.kept_run(block.row(i), first_key, kept);
+      Quad<C> quad = tiles.own_pairs(i);
 #pragma unroll
-      for (int j = 0; j < kRun; ++j) pairs[i][j] = rounded_product(pairs[i][j], kept[j]);
+      for (int j = 0; j < kRun; ++j) quad.value[j] = rounded_product(quad.value[j], kept[j]);
+      tiles.own_pairs(i) = quad;
     }
   }
 }
@@ -231,28 +290,23 @@ TEGULA_DEVICE void forward_simt(const ForwardSimtParams& p) {
   using C = Sum<T>;
   struct Memory {
     SimtTiles<C, kRows> tiles;
+    SharedSoftmax<C, kRows> softmax;
     ForwardBlock<T, kRows> block;
   };
   __shared__ alignas(16) unsigned char memory[sizeof(Memory)];
-  auto& [tiles, block] = *reinterpret_cast<Memory*>(memory);
+  auto& [tiles, softmax, block] = *reinterpret_cast<Memory*>(memory);
 
   const AttentionArgs& a = p.a;
-  block.find(p, p.split ? blockIdx.x / p.chunks : blockIdx.x, p.split ? blockIdx.x % p.chunks : 0);
-  block.read_rows(a);
+  block.find(p, p.split);
+  block.read_rows(p);
   const SeenByAll& all = block.all;
-  const bool busy = block.busy();
-  const bool always_mixed =
-      kRich && (a.dense || a.bias || block.first_row + kSimtSide * kRows > block.unit.rows);
-  const Scores<C, kRich> scores(a, block.unit);
 
-  RowSums<C, kRows> rows;
+  RowSums<C, kRows> rows{softmax};
   rows.clear();
   const Partial<C, kRows> partial(p.partials, blockIdx.x);
-  bool first = true;
-  const int64_t chunk_end = p.split ? block.chunk + 1 : parts_of(all.hi, kKeyChunk);
 #pragma unroll 1
-  for (int64_t chunk = p.split ? block.chunk : all.lo / kKeyChunk; chunk < chunk_end; ++chunk) {
-    const int first_key = static_cast<int>(chunk * kKeyChunk);
+  for (int chunk = block.chunk; chunk < block.chunk_end; ++chunk) {
+    const int first_key = chunk * static_cast<int>(kKeyChunk);
     const int end = min(static_cast<int>(kKeyChunk), all.hi - first_key);
 #pragma unroll 1
     for (int at = max(0, all.lo / kRightRows * kRightRows - first_key); at < end;
@@ -260,31 +314,25 @@ TEGULA_DEVICE void forward_simt(const ForwardSimtParams& p) {
       const int tile = first_key + at;
       const int count = min(static_cast<int>(a.k_len) - tile, kRightRows);
       if (all.hides(tile, tile + count)) continue;
-      const bool mixed =
-          always_mixed || count < kRightRows || !all.shows_all(tile, tile + kRightRows);
-      const auto rows_from = [&](const T* row, const RowSteps& steps) {
-        row += tile * steps.row;
-        return Operand{steps,
-                       [=, &steps](int r) { return r < count ? row + r * steps.row : nullptr; }};
-      };
+      const bool mixed = (kRich && block.always_mixed) || count < kRightRows ||
+                         !all.shows_all(tile, tile + kRightRows);
       C pairs[kRows][kRun];
       multiply_rows<T>(tiles, Operand{p.q, [&](int r) { return block.q[r]; }},
-                       rows_from(block.keys, p.k), busy, pairs);
-      weigh(scores, block, tile + static_cast<int>(threadIdx.x) % kSimtSide * kRun, mixed, pairs,
-            rows);
-      put_pairs(tiles, pairs);
-      add_products<T>(tiles, rows_from(block.values, p.v), block.column, count, mixed, busy,
-                      rows.sums);
+                       rows_from(block.keys, p.k, tile, count), block.busy(), pairs);
+      const Scores<C, kRich> scores(a, block.unit);  // not kept: it takes registers
+      weigh(scores, block, tile + static_cast<int>(threadIdx.x) % kSimtSide * kRun, mixed, tiles,
+            pairs, rows);
+      add_products<T>(tiles, rows_from(block.values, p.v, tile, count), block.column, count, mixed,
+                      block.busy(), rows.sums);
     }
     rows.join();
     if (p.chunks > 1) {
-      fold_into(partial, rows, first);
+      fold_into(partial, rows, chunk == block.chunk);
       rows.clear();
     }
-    first = false;
   }
   if (p.split) return;
-  if (!first && p.chunks > 1) rows.load(partial);
+  if (p.chunks > 1 && block.chunk < block.chunk_end) rows.load(partial);
   write_rows<T>(p, block, rows);
 }
 
@@ -292,10 +340,14 @@ TEGULA_DEVICE void forward_simt(const ForwardSimtParams& p) {
 template <class T, int kRows>
 TEGULA_DEVICE void finish_simt(const ForwardSimtParams& p) {
   using C = Sum<T>;
-  __shared__ alignas(16) unsigned char memory[sizeof(ForwardBlock<T, kRows>)];
-  auto& block = *reinterpret_cast<ForwardBlock<T, kRows>*>(memory);
-  block.find(p, blockIdx.x, 0);
-  RowSums<C, kRows> rows;
+  struct Memory {
+    SharedSoftmax<C, kRows> softmax;
+    ForwardBlock<T, kRows> block;
+  };
+  __shared__ alignas(16) unsigned char memory[sizeof(Memory)];
+  auto& [softmax, block] = *reinterpret_cast<Memory*>(memory);
+  block.find(p, false);
+  RowSums<C, kRows> rows{softmax};
   rows.clear();
 #pragma unroll 1
   for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {

@@ -104,6 +104,10 @@ class Scores {
     return C(1);
   }
 
+  TEGULA_DEVICE bool drops() const { return kRich && a_.dropout.active(); }
+  // The factor of a pair that is not dropped.
+  TEGULA_DEVICE C keep_scale() const { return drops() ? static_cast<C>(a_.dropout.scale) : C(1); }
+
   // 0 where dropout drops the pair, 1 / (1 - p) where it keeps it; 1 without dropout.
   TEGULA_DEVICE C kept(int64_t row, int key) const {
     if constexpr (kRich) {

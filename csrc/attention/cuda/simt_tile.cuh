@@ -39,7 +39,7 @@ TEGULA_DEVICE Quad<T> load_quad(const T* from) {
 template <class C>
 inline constexpr int kSlabDim = 128 / sizeof(C);
 template <class C>
-inline constexpr int kSlabRows = 128 / sizeof(C);  // right rows of a slab of values
+inline constexpr int kSlabRows = 64 / sizeof(C);  // right rows of a slab of values
 template <class C>
 inline constexpr int kPad = 16 / sizeof(C);  // puts rows into different banks
 
@@ -54,8 +54,17 @@ struct SimtTiles {
   union {
     Sides sides;
     C values[kSlabRows<C>][kColumns];
+    Quad<C> own[kRows][kSimtThreads];
   };
   C pairs[kLeftRows][kRightRows + kPad<C>];
+
+  // The thread's pairs of its left row i.
+  TEGULA_DEVICE Quad<C>& own_pairs(int i) {
+    const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
+    return *reinterpret_cast<Quad<C>*>(&pairs[y * kRows + i][x * kRun]);
+  }
+  // As much memory of the thread's own, while `sides` and `values` are not in use.
+  TEGULA_DEVICE Quad<C>& own_quad(int i) { return own[i][threadIdx.x]; }
 };
 
 // The rows of an operand: `at(r)` points to the first element of the tile's row r; null: zeros.
@@ -66,6 +75,13 @@ struct Operand {
 };
 template <class RowAt>
 Operand(const RowSteps&, RowAt) -> Operand<RowAt>;
+
+// `count` rows of a view from row `first` on.
+template <class T>
+TEGULA_DEVICE auto rows_from(const T* row, const RowSteps& steps, int64_t first, int count) {
+  row += first * steps.row;
+  return Operand{steps, [=, &steps](int r) { return r < count ? row + r * steps.row : nullptr; }};
+}
 
 // kRows rows of a slab on their way to shared memory. Quads travel through a thread's registers:
 // fetched early, put late. Where they lie is computed each time: kept, it would take registers from
@@ -140,25 +156,23 @@ TEGULA_DEVICE void multiply_slabs(const SimtTiles<C, kRows>& tiles, C (&sums)[kR
   struct alignas(16) Vector {
     C value[kVector];
   };
-  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
-#pragma unroll 2
+  const int thread = opaque(threadIdx.x), x = thread % kSimtSide, y = thread / kSimtSide;
+#pragma unroll 1  // more at a time takes more registers than there are
   for (int at = 0; at < kSlabDim<C>; at += kVector) {
-    Vector left[kRows], right[kRun];
+    Vector left[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       left[i] = *reinterpret_cast<const Vector*>(&tiles.sides.left[y * kRows + i][at]);
     }
 #pragma unroll
     for (int j = 0; j < kRun; ++j) {
-      right[j] = *reinterpret_cast<const Vector*>(&tiles.sides.right[j * kSimtSide + x][at]);
-    }
+      const auto right =
+          *reinterpret_cast<const Vector*>(&tiles.sides.right[j * kSimtSide + x][at]);
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) {
+      for (int e = 0; e < kVector; ++e) {
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-        for (int j = 0; j < kRun; ++j) {
-          sums[i][j] = fused(left[i].value[e], right[j].value[e], sums[i][j]);
+        for (int i = 0; i < kRows; ++i) {
+          sums[i][j] = fused(left[i].value[e], right.value[e], sums[i][j]);
         }
       }
     }
@@ -214,28 +228,35 @@ TEGULA_DEVICE bool is_hidden_pair(double x) {
   return __double_as_longlong(x) == static_cast<long long>(0x8000000000000000ull);
 }
 
-// The thread's own pairs.
+// The thread's own pairs, there and back.
 template <int kRows, class C>
 TEGULA_DEVICE void put_pairs(SimtTiles<C, kRows>& tiles, const C (&pairs)[kRows][kRun]) {
-  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     Quad<C> quad;
 #pragma unroll
     for (int j = 0; j < kRun; ++j) quad.value[j] = pairs[i][j];
-    *reinterpret_cast<Quad<C>*>(&tiles.pairs[y * kRows + i][x * kRun]) = quad;
+    tiles.own_pairs(i) = quad;
+  }
+}
+template <int kRows, class C>
+TEGULA_DEVICE void take_pairs(SimtTiles<C, kRows>& tiles, C (&pairs)[kRows][kRun]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const Quad<C> quad = tiles.own_pairs(i);
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) pairs[i][j] = quad.value[j];
   }
 }
 
-// Sums of a thread: of kRows left rows, the columns 4 x + j and, behind them, 64 + 4 x + j.
-template <class C, int kRows>
-using SimtSums = C[kRows][2 * kRun];
+// One bit for each of a thread's pairs (i, j).
+TEGULA_DEVICE unsigned pair_bit(int i, int j) { return 1u << (i * kRun + j); }
 
 // Adds the products of tiles.pairs, from right row `first` on, and the slab in tiles.values.
 template <bool kWide, int kRows, class C>
 TEGULA_DEVICE void add_slab(const SimtTiles<C, kRows>& tiles, int first,
                             C (&sums)[kRows][2 * kRun]) {
-  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
+  const int thread = opaque(threadIdx.x), x = thread % kSimtSide, y = thread / kSimtSide;
 #pragma unroll 1
   for (int k = 0; k < kSlabRows<C>; k += kRun) {
     Quad<C> pairs[kRows];
@@ -263,10 +284,10 @@ TEGULA_DEVICE void add_slab(const SimtTiles<C, kRows>& tiles, int first,
 }
 
 // The same without what is hidden.
-template <bool kWide, int kRows, class C>
+template <int kRows, class C>
 TEGULA_DEVICE void add_visible(const SimtTiles<C, kRows>& tiles, int first,
                                C (&sums)[kRows][2 * kRun]) {
-  const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
+  const int thread = opaque(threadIdx.x), x = thread % kSimtSide, y = thread / kSimtSide;
 #pragma unroll 1
   for (int k = 0; k < kSlabRows<C>; ++k) {
 #pragma unroll
@@ -274,7 +295,7 @@ TEGULA_DEVICE void add_visible(const SimtTiles<C, kRows>& tiles, int first,
       const C pair = tiles.pairs[y * kRows + i][first + k];
       if (is_hidden_pair(pair)) continue;
 #pragma unroll
-      for (int j = 0; j < (kWide ? 2 : 1) * kRun; ++j) {
+      for (int j = 0; j < 2 * kRun; ++j) {
         const C value = tiles.values[k][j / kRun * kRightRows + x * kRun + j % kRun];
         sums[i][j] = fused(pair, value, sums[i][j]);
       }
@@ -282,10 +303,14 @@ TEGULA_DEVICE void add_visible(const SimtTiles<C, kRows>& tiles, int first,
   }
 }
 
-template <bool kWide, class T, int kRows, class C, class Values>
-TEGULA_DEVICE void add_columns(SimtTiles<C, kRows>& tiles, const Values& values, int64_t column,
-                               int count, bool mixed, bool busy, C (&sums)[kRows][2 * kRun]) {
-  Travelling<T, kSlabRows<C>, (kWide ? 2 : 1) * kSimtSide> part;
+// sums += pairs times values, columns [column, column + kColumns) of them, over the first `count`
+// right rows. `mixed`: some pair may be hidden. Threads have put their pairs; nobody needs to wait
+// for them before. Shared memory is free when this returns.
+template <class T, int kRows, class C, class Values>
+TEGULA_DEVICE void add_products(SimtTiles<C, kRows>& tiles, const Values& values, int64_t column,
+                                int count, bool mixed, bool busy, C (&sums)[kRows][2 * kRun]) {
+  const bool wide = values.steps.size - column > kRightRows;
+  Travelling<T, kSlabRows<C>, kColumns / kRun> part;
   // The first turn only fetches.
 #pragma unroll 1
   for (int first = -kSlabRows<C>; first < count; first += kSlabRows<C>) {
@@ -297,23 +322,12 @@ TEGULA_DEVICE void add_columns(SimtTiles<C, kRows>& tiles, const Values& values,
     }
     if (first + kSlabRows<C> < count) part.fetch(values, first + kSlabRows<C>, column);
     if (first < 0) continue;
-    if (busy) {
-      guarded ? add_visible<kWide>(tiles, first, sums) : add_slab<kWide>(tiles, first, sums);
+    if (busy && guarded) {
+      add_visible(tiles, first, sums);
+    } else if (busy) {
+      wide ? add_slab<true>(tiles, first, sums) : add_slab<false>(tiles, first, sums);
     }
     __syncthreads();
-  }
-}
-
-// sums += pairs times values, columns [column, column + kColumns) of them, over the first `count`
-// right rows. `mixed`: some pair may be hidden. Threads have put their pairs; nobody needs to wait
-// for them before. Shared memory is free when this returns.
-template <class T, int kRows, class C, class Values>
-TEGULA_DEVICE void add_products(SimtTiles<C, kRows>& tiles, const Values& values, int64_t column,
-                                int count, bool mixed, bool busy, C (&sums)[kRows][2 * kRun]) {
-  if (values.steps.size - column > kRightRows) {
-    add_columns<true, T>(tiles, values, column, count, mixed, busy, sums);
-  } else {
-    add_columns<false, T>(tiles, values, column, count, mixed, busy, sums);
   }
 }
 

@@ -18,8 +18,8 @@ TEGULA_DEVICE void write_weights(const WeightsParams& params) {
 
   const ForwardSimtParams& p = params.forward;
   const AttentionArgs& a = p.a;
-  block.find(p, blockIdx.x / p.chunks, blockIdx.x % p.chunks);
-  block.read_rows(a);
+  block.find(p, true);
+  block.read_rows(p);
   const Scores<C, true> scores(a, block.unit);
   const auto weights = slab_of<T>(a.weights, block.unit.batch);
   const auto log_sums = slab_of<const C>(a.lse, block.unit.batch);
@@ -33,11 +33,8 @@ TEGULA_DEVICE void write_weights(const WeightsParams& params) {
     const bool seen = !block.all.hides(static_cast<int>(tile), static_cast<int>(tile + count));
     C pairs[kRows][kRun] = {};
     if (seen) {
-      const auto key_row = [&](int r) {
-        return r < count ? block.keys + (tile + r) * p.k.row : nullptr;
-      };
       multiply_rows<T>(tiles, Operand{p.q, [&](int r) { return block.q[r]; }},
-                       Operand{p.k, key_row}, block.busy(), pairs);
+                       rows_from(block.keys, p.k, tile, count), block.busy(), pairs);
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
