@@ -40,6 +40,8 @@ done
 step instructions 30 "$python" tests/cuda/instructions.py --compare tests/cuda/golden_bits.npz --save "$results/bits.npz"
 TEGULA_TEST_GPU=real step correct 150 "$python" -m pytest -q -x --rootdir tests/cuda --confcutdir tests/cuda \
   -o 'python_files=cuda_*.py' tests/cuda
+TEGULA_TEST_GPU=real step table 60 "$python" -m pytest -q --rootdir tests/cuda --confcutdir tests/cuda \
+  -o 'python_files=cuda_*.py' --junitxml=docs/gpu_results.xml tests/cuda/cuda_table.py
 LINES_SHOWN=40 step speed 150 "$python" bench/gpu_speed.py --save "$results/speed.json"
 step limits 60 ncu --clock-control none -k 'regex:attention_' -c 6 --section SpeedOfLight \
   --section WarpStateStats --section MemoryWorkloadAnalysis "$python" bench/gpu_smoke.py --small

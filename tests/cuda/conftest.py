@@ -6,6 +6,7 @@ file runs in a process of its own, see ``tests/test_cuda.py``: torch believes th
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ if not REAL:
     import simulated_gpu
 
     os.environ["TEGULA_LIBCUDA"] = str(simulated_gpu.library())
+    if importlib.util.find_spec("torch") is not None:
+        import torch_device  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

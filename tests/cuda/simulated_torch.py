@@ -2,17 +2,12 @@
 
 `GpuTensor` says that it lies on ``cuda:N`` and has its numbers in the simulator's memory. torch's own operations
 run on the CPU beneath it; the package's operators, which a dispatcher with CUDA calls with the tensors as they
-are, get them as they are. `device.cpp` gives torch a device whose streams and events do nothing, so that
-autograd works as on a GPU.
+are, get them as they are.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,24 +17,12 @@ from cuda_sim.device_array import DeviceArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-HERE = Path(__file__).resolve().parent
 CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+# A torch without CUDA would have nothing to start.
+torch.cuda._lazy_init = lambda: None
+torch.cuda.is_available = lambda: True
 STREAM = 0x5EED  # what the package has to launch on
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-
-
-def install_device() -> None:
-    """Give this process's torch its device."""
-    source, target = HERE / "device.cpp", simulated_gpu.BUILD / "libdevice.so"
-    home = Path(torch.__file__).parent
-    if not target.exists() or target.stat().st_mtime < max(
-        source.stat().st_mtime, (home / "version.py").stat().st_mtime
-    ):
-        flags = ("-std=c++20", "-O0", "-w", "-shared", "-fPIC", f"-I{home / 'include'}", f"-L{home / 'lib'}")
-        made = target.with_name(f".{target.name}.{os.getpid()}")
-        subprocess.run(["g++", *flags, source, "-lc10", "-ltorch_cpu", "-o", made], check=True)
-        made.replace(target)
-    ctypes.CDLL(str(target), mode=ctypes.RTLD_GLOBAL)
 
 
 class _Memory:

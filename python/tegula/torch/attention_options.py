@@ -126,7 +126,7 @@ def _slopes(alibi: Any, heads: int, device: torch.device) -> Tensor:
 def _per_head(values: Any, name: str, heads: int, device: torch.device) -> Tensor:
     """Slopes or sinks as a tensor (H,)."""
     if isinstance(values, (list, tuple)):
-        values = torch.tensor([checks.real(value, name) for value in values], dtype=torch.float64, device=device)
+        values = torch.tensor([checks.real(value, name) for value in values], dtype=torch.float64).to(device)
     if not isinstance(values, Tensor):
         refuse_kind(name, values)
     if values.dtype == torch.bool or values.is_complex():
