@@ -258,7 +258,7 @@ class BiasBlock {
   // Sums of warps, which meet in the memory of the tiles.
   TEGULA_DEVICE void write_keys(const double (&of_key)[kTiles][kN][2], int64_t offset,
                                 int first_key) const {
-    extern __shared__ uint4 memory[];
+    extern __shared__ __align__(128) uint4 memory[];
     auto* sums = reinterpret_cast<double*>(memory);  // [warp][key]
     __syncthreads();
 #pragma unroll
@@ -282,7 +282,7 @@ class BiasBlock {
   }
 
   TEGULA_DEVICE void write_sum(const double (&of_row)[2], int64_t offset) const {
-    extern __shared__ uint4 memory[];
+    extern __shared__ __align__(128) uint4 memory[];
     auto* sums = reinterpret_cast<double*>(memory);
     __syncthreads();
     const double sum = sum_of_lanes(of_row[0] + of_row[1], 1, 32);
@@ -304,7 +304,7 @@ class BiasBlock {
 
 template <class T, int kDim>
 TEGULA_DEVICE void attention_dbias(const BiasGradientParams& params) {
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(128) uint4 memory[];
   BiasBlock<T, kDim> block(params, reinterpret_cast<char*>(memory));
   block.run();
 }
@@ -312,11 +312,11 @@ TEGULA_DEVICE void attention_dbias(const BiasGradientParams& params) {
 }  // namespace tegula
 
 // The kernels of an element type, for every head size that there are kernels for.
-#define TEGULA_DBIAS_KERNEL(T, name, dim)                               \
-  extern "C" __global__ void __launch_bounds__(tegula::kBiasWarps * 32) \
-      attention_dbias_mma_##name##_d##dim##_rich(                       \
-          const __grid_constant__ tegula::BiasGradientParams params) {  \
-    tegula::attention_dbias<T, dim>(params);                            \
+#define TEGULA_DBIAS_KERNEL(T, name, dim)                                  \
+  extern "C" __global__ void __launch_bounds__(tegula::kBiasWarps * 32, 2) \
+      attention_dbias_mma_##name##_d##dim##_rich(                          \
+          const __grid_constant__ tegula::BiasGradientParams params) {     \
+    tegula::attention_dbias<T, dim>(params);                               \
   }
 #define TEGULA_DBIAS_KERNELS(T, name) \
   TEGULA_DBIAS_KERNEL(T, name, 32)    \

@@ -345,7 +345,7 @@ class KeyBlock {
 
 template <class T, int kDim, bool kRich>
 TEGULA_DEVICE void attention_dkdv(const AttentionBackwardParams& params) {
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(128) uint4 memory[];
   KeyBlock<T, kDim, kRich> block(params, reinterpret_cast<char*>(memory));
   block.run();
 }

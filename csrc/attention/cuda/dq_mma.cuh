@@ -218,7 +218,7 @@ class RowBlock {
 
 template <class T, int kDim, bool kRich>
 TEGULA_DEVICE void attention_dq(const AttentionBackwardParams& params) {
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(128) uint4 memory[];
   RowBlock<T, kDim, kRich> block(params, reinterpret_cast<char*>(memory));
   block.run();
 }

@@ -27,18 +27,17 @@ TEGULA_DEVICE void set_zero(float (&c)[kM][kN][4]) {
 template <class T, int kDim, int kM, int kN>
 TEGULA_DEVICE void multiply_tiles(float (&c)[kM][kN][4], uint32_t a, int first, uint32_t b) {
   const int lane = threadIdx.x % 32;
+  const uint32_t left_place = a + tile_offset<kDim>(first + lane % 16, lane / 16);
+  const uint32_t right_place = b + tile_offset<kDim>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
     uint32_t left[kM][4];
 #pragma unroll
-    for (int m = 0; m < kM; ++m) {
-      load_matrices(left[m], a + tile_offset<kDim>(first + m * 16 + lane % 16, k * 2 + lane / 16));
-    }
+    for (int m = 0; m < kM; ++m) load_matrices(left[m], fragment<kDim>(left_place, m * 16, k));
 #pragma unroll
     for (int n = 0; n < kN; n += 2) {
       uint32_t right[4];
-      load_matrices(right,
-                    b + tile_offset<kDim>(n * 8 + lane % 8 + lane / 16 * 8, k * 2 + lane / 8 % 2));
+      load_matrices(right, fragment<kDim>(right_place, n * 8, k));
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         multiply_add(c[m][n], left[m], right[0], right[1], T{});
@@ -53,12 +52,13 @@ template <class T, int kDim, int kM, int kN>
 TEGULA_DEVICE void multiply_weights(float (&sums)[kM][kDim / 8][4],
                                     const uint32_t (&weights)[kM][kN][2], uint32_t tile) {
   const int lane = threadIdx.x % 32;
+  const uint32_t place = tile + tile_offset<kDim>(lane % 16, lane / 16);
 #pragma unroll
   for (int k = 0; k < kN; k += 2) {
 #pragma unroll
     for (int n = 0; n < kDim / 8; n += 2) {
       uint32_t right[4];
-      load_matrices_transposed(right, tile + tile_offset<kDim>(k * 8 + lane % 16, n + lane / 16));
+      load_matrices_transposed(right, fragment<kDim>(place, k * 8, n / 2));
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         const uint32_t left[4] = {weights[m][k][0], weights[m][k][1], weights[m][k + 1][0],
