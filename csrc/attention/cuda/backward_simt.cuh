@@ -19,7 +19,7 @@ template <class T, int kCount>
 struct GradientTile {
   using C = Sum<T>;
   const T *q[kCount], *grad[kCount];  // null: no such row
-  C shift[kCount], delta[kCount];
+  C shift[kCount], rest[kCount], delta[kCount];
   SeenKeys seen[kCount];
 
   // Row i is row `first` + i `step` of the unit. Threads of the first kCount write their own;
@@ -30,7 +30,7 @@ struct GradientTile {
     if (i >= kCount) return;
     const int64_t row = first + i * step;
     q[i] = grad[i] = nullptr;
-    shift[i] = -negative_infinity<C>(), delta[i] = 0;
+    shift[i] = -negative_infinity<C>(), rest[i] = delta[i] = 0;
     seen[i] = SeenKeys{};
     if (row >= unit.rows) return;
     const int64_t head = unit.head(row), query = unit.query(row);
@@ -38,6 +38,7 @@ struct GradientTile {
     q[i] = slab_of<const T>(a.q, unit.batch).row(head, query);
     grad[i] = slab_of<const T>(a.grad_out, unit.batch).row(head, query);
     shift[i] = static_cast<const C*>(rows.shifts)[at];
+    rest[i] = static_cast<const C*>(rows.rests)[at];
     delta[i] = static_cast<const C*>(rows.deltas)[at];
     seen[i] = rows.seen[at];
   }
@@ -125,7 +126,7 @@ TEGULA_DEVICE void differentiate(const Scores<C, kRich>& scores,
         score = scores(product, row, key);
         shown = !tile.mixed || scores.shows(score, row, key);
       }
-      const C weight = power_of_2(score - rows.shift[r]);
+      const C weight = power_of_2((score - rows.shift[r]) - rows.rest[r]);
       const bool drop = dropped & pair_bit(i, j);
       const C grad = drop ? C(0) : slopes.value[j] * scores.keep_scale();
       C slope = weight * (grad - rows.delta[r]);
@@ -203,7 +204,7 @@ TEGULA_DEVICE void backward_dq(const BackwardSimtParams& p) {
   rows.read(a, p.rows, block.unit, first_row, 1);
   __syncthreads();
   const SeenByAll& all = block.all;
-  const bool busy = first_row + threadIdx.x / 32 * 2 * kRows < block.unit.rows;
+  const auto busy = [&] { return first_row + threadIdx.x / 32 * 2 * kRows < block.unit.rows; };
 
   C sums[kRows][2 * kRun] = {};
 #pragma unroll 1
@@ -215,16 +216,16 @@ TEGULA_DEVICE void backward_dq(const BackwardSimtParams& p) {
                        !all.shows_all(begin, begin + count);
     C pairs[kRows][kRun];
     multiply_rows<T>(tiles, Operand{p.q, [&](int r) { return rows.q[r]; }},
-                     rows_from(block.keys, p.k, begin, count), busy, pairs);
+                     rows_from(block.keys, p.k, begin, count), busy(), pairs);
     put_pairs(tiles, pairs);
     multiply_rows<T>(tiles, Operand{p.grad, [&](int r) { return rows.grad[r]; }},
-                     rows_from(block.values, p.v, begin, count), busy, pairs);
+                     rows_from(block.values, p.v, begin, count), busy(), pairs);
     const Scores<C, kRich> scores(a, block.unit);  // not kept: it takes registers
     differentiate<Left::kRows, Wanted::kSlopes>(scores, rows, {first_row, 1, begin, mixed}, tiles,
                                                 pairs);
     __syncthreads();
     add_products<T>(tiles, rows_from(block.keys, p.k, begin, count), block.column, count, mixed,
-                    busy, sums);
+                    busy(), sums);
   }
 
   const auto dq = slab_of<T>(a.dq, block.unit.batch);

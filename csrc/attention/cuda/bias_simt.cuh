@@ -13,7 +13,8 @@ namespace tegula {
 // Where a tile of pairs stands, in shared memory.
 struct BiasBlock {
   Unit unit;
-  int64_t owner, row_block, key_block;
+  int64_t owner, group, row_block, key_block;
+  int64_t sharer, sharer_end;   // of the group
   int64_t first_row, row_step;  // of the unit's rows: those of one head
   SeenByAll warps[2];
 
@@ -79,26 +80,47 @@ TEGULA_DEVICE void add_slopes(const BiasSimtParams& p, Memory& memory, C (&sums)
   }
 }
 
-// Sums of the block's rows, of its columns, or of all, to p.partials. `columns` is memory that all
-// threads have left.
+// Where a block leaves its sums, which are those of entries of dbias from some on.
+struct BiasPart {
+  double* first;  // of p.partials
+  int64_t parts;
+
+  // Entries of an owner form a matrix, of one row or column where dbias repeats along those.
+  TEGULA_DEVICE BiasPart(const BiasSimtParams& p, const BiasBlock& block, int rows)
+      : parts(p.parts) {
+    const bool along_rows = p.a.dbias.repeats(1), along_keys = p.a.dbias.repeats(0);
+    const int64_t row = along_rows ? 0 : block.row_block * rows;
+    const int64_t key = along_keys ? 0 : block.key_block * kRightRows;
+    int64_t part = block.group;
+    if (along_rows) part = part * p.row_blocks + block.row_block;
+    if (along_keys) part = part * p.key_blocks + block.key_block;
+    first =
+        p.partials + ((block.owner * p.rows_of_owner + row) * p.keys_of_owner + key) * parts + part;
+  }
+  TEGULA_DEVICE void leave(int64_t entry, double sum) const { first[entry * parts] = sum; }
+};
+
+// The block's sums: of its rows, of its columns, of all, or of each pair. `columns` is memory that
+// all threads have left.
 template <int kRows, class C>
-TEGULA_DEVICE void leave_sums(const BiasSimtParams& p, const BiasBlock& block, bool along_rows,
-                              bool along_keys, double (&columns)[kSimtSide][kRightRows],
+TEGULA_DEVICE void leave_sums(const BiasSimtParams& p, const BiasBlock& block,
+                              double (&columns)[kSimtSide][kRightRows],
                               const C (&sums)[kRows][kRun]) {
+  const BiasPart to(p, block, kSimtSide * kRows);
+  const bool along_rows = p.a.dbias.repeats(1), along_keys = p.a.dbias.repeats(0);
   const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
   if (!along_rows) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
+      const int row = y * kRows + i;
       double sum = 0;
 #pragma unroll
-      for (int j = 0; j < kRun; ++j) sum += sums[i][j];
-#pragma unroll
-      for (int step = kSimtSide / 2; step > 0; step /= 2) {
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+      for (int j = 0; j < kRun; ++j) {
+        if (!along_keys) to.leave(row * p.keys_of_owner + x * kRun + j, sums[i][j]);
+        sum += sums[i][j];
       }
-      const int64_t row =
-          (block.owner * p.row_blocks + block.row_block) * kSimtSide * kRows + y * kRows + i;
-      if (x == 0) p.partials[row * p.parts + block.key_block] = sum;
+      sum = over_row(sum, [](double a, double b) { return a + b; });
+      if (along_keys && x == 0) to.leave(row, sum);
     }
     return;
   }
@@ -114,15 +136,13 @@ TEGULA_DEVICE void leave_sums(const BiasSimtParams& p, const BiasBlock& block, b
     double sum = 0;
     for (int i = 0; i < kSimtSide; ++i) sum += columns[i][threadIdx.x];
     columns[0][threadIdx.x] = sum;
-    const int64_t key = (block.owner * p.key_blocks + block.key_block) * kRightRows + threadIdx.x;
-    if (!along_keys) p.partials[key * p.parts + block.row_block] = sum;
+    if (!along_keys) to.leave(threadIdx.x, sum);
   }
-  if (!along_keys) return;
   __syncthreads();
-  if (threadIdx.x == 0) {
+  if (along_keys && threadIdx.x == 0) {
     double sum = 0;
     for (int i = 0; i < kRightRows; ++i) sum += columns[0][i];
-    p.partials[block.owner * p.parts + block.row_block * p.key_blocks + block.key_block] = sum;
+    to.leave(0, sum);
   }
 }
 
@@ -143,28 +163,30 @@ TEGULA_DEVICE void backward_bias(const BiasSimtParams& p) {
   auto& memory = *reinterpret_cast<Memory*>(bytes);
   BiasBlock& block = memory.block;
   if (threadIdx.x == 0) {
-    block.key_block = blockIdx.x % p.key_blocks;
-    const int64_t rest = blockIdx.x / p.key_blocks;
-    block.row_block = rest % p.row_blocks, block.owner = rest / p.row_blocks;
+    int64_t rest = blockIdx.x;
+    block.key_block = rest % p.key_blocks, rest /= p.key_blocks;
+    block.row_block = rest % p.row_blocks, rest /= p.row_blocks;
+    block.group = rest % p.groups, block.owner = rest / p.groups;
+    block.sharer = block.group * p.group_sharers;
+    block.sharer_end = min(block.sharer + p.group_sharers, p.sharers);
   }
+  __syncthreads();
 
   C sums[kRows][kRun] = {};
 #pragma unroll 1
-  for (int64_t sharer = 0; sharer < p.sharers; ++sharer) {
+  for (int64_t sharer = block.sharer; sharer < block.sharer_end; ++sharer) {
     if (threadIdx.x == 0) block.enter(p, sharer, kCount);
     __syncthreads();
     add_slopes<T>(p, memory, sums);
     __syncthreads();
   }
 
-  const View& dbias = p.a.dbias;
-  const bool along_rows = dbias.repeats(1), along_keys = dbias.repeats(0);
-  if (along_rows || along_keys) {
-    auto& columns = reinterpret_cast<double (&)[kSimtSide][kRightRows]>(memory.tiles.values);
+  if (p.partials != nullptr) {
+    auto& columns = reinterpret_cast<double (&)[kSimtSide][kRightRows]>(memory.tiles.own);
     static_assert(sizeof columns <= sizeof memory.tiles.own);
-    leave_sums(p, block, along_rows, along_keys, columns, sums);
-    return;
+    return leave_sums(p, block, columns, sums);
   }
+  const View& dbias = p.a.dbias;
   const int64_t lead = BiasBlock::lead_of(dbias, block.owner, false);
   const int x = threadIdx.x % kSimtSide, y = threadIdx.x / kSimtSide;
 #pragma unroll
@@ -180,19 +202,17 @@ TEGULA_DEVICE void backward_bias(const BiasSimtParams& p) {
   }
 }
 
-// A thread has an entry of dbias that repeats along queries, along keys, or both.
+// A thread has an entry of dbias, whose sum lies in parts.
 TEGULA_DEVICE void finish_bias(const BiasSimtParams& p) {
   const int64_t entry = global_thread();
-  if (entry >= p.entries) return;
-  const View& dbias = p.a.dbias;
-  const int64_t of_owner = p.entries / p.owners, place = entry % of_owner;
-  const int64_t query = dbias.repeats(1) ? 0 : place;
-  const int64_t key = dbias.repeats(0) ? 0 : place;
+  if (entry >= p.owners * p.rows_of_owner * p.keys_of_owner) return;
+  const int64_t key = entry % p.keys_of_owner, rest = entry / p.keys_of_owner;
+  const int64_t query = rest % p.rows_of_owner;
   if (query >= p.a.q_len || key >= p.a.k_len) return;
   double sum = 0;
   for (int64_t i = 0; i < p.parts; ++i) sum += p.partials[entry * p.parts + i];
-  const int64_t lead = BiasBlock::lead_of(dbias, entry / of_owner, false);
-  store_float(dbias, bias_offset(dbias, lead, query, key), sum);
+  const int64_t lead = BiasBlock::lead_of(p.a.dbias, rest / p.rows_of_owner, false);
+  store_float(p.a.dbias, bias_offset(p.a.dbias, lead, query, key), sum);
 }
 
 // Blocks that a processor is to have at least, where options are computed in float64: more would

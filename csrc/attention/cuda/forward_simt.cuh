@@ -35,16 +35,6 @@ class Partial {
   C* base_;
 };
 
-// The sum or maximum over the 16 threads of a row, the same in each of them.
-template <class C, class Join>
-TEGULA_DEVICE C over_row(C x, Join join) {
-#pragma unroll
-  for (int step = kSimtSide / 2; step > 0; step /= 2) {
-    x = join(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
-  }
-  return x;
-}
-
 // The softmax of each thread's rows, in shared memory: needed once a tile, it leaves registers to
 // the sums.
 template <class C, int kRows>
@@ -260,6 +250,8 @@ TEGULA_DEVICE void write_rows(const ForwardSimtParams& p, const ForwardBlock<T, 
                               const RowSums<C, kRows>& rows) {
   const AttentionArgs& a = p.a;
   const auto out = slab_of<T>(a.out, block.unit.batch);
+  // Where everything is dropped, values do not matter, whatever they are.
+  const bool nothing = a.dropout.active() && a.dropout.scale == 0.0;
   const int x = threadIdx.x % kSimtSide;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
@@ -275,7 +267,8 @@ TEGULA_DEVICE void write_rows(const ForwardSimtParams& p, const ForwardBlock<T, 
       C quad[kRun];
 #pragma unroll
       for (int j = 0; j < kRun; ++j) {
-        quad[j] = rounded_product(rows.sums[i][half * kRun + j], result.factor);
+        const C value = rounded_product(rows.sums[i][half * kRun + j], result.factor);
+        quad[j] = nothing ? C(0) : value;
       }
       store_quad(to, block.column + half * kRightRows + x * kRun, p.out, quad);
     }

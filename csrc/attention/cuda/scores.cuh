@@ -64,8 +64,7 @@ class Scores {
     if (a_.dense && !shown(head, query, key)) return negative_infinity<C>();
     C score = rounded_product(product, scale_);
     if (a_.softcap > 0.0) {
-      const C cap = static_cast<C>(a_.softcap);
-      score = rounded_product(cap, hyperbolic_tangent(score / cap));
+      score = rounded_product(cap(), hyperbolic_tangent(score / cap()));
     }
     if (a_.alibi != nullptr) {
       const int64_t distance = key - query - (a_.k_len - a_.q_len);
@@ -97,7 +96,7 @@ class Scores {
   TEGULA_DEVICE C slope(C product) const {
     if constexpr (kRich) {
       if (a_.softcap > 0.0) {
-        const C share = hyperbolic_tangent(product * scale_ / static_cast<C>(a_.softcap));
+        const C share = hyperbolic_tangent(product * scale_ / cap());
         return C(1) - share * share;
       }
     }
@@ -138,6 +137,11 @@ class Scores {
   }
 
  private:
+  // Beyond every score, or below, the type may have no number for it.
+  TEGULA_DEVICE C cap() const {
+    constexpr C kLargest = sizeof(C) == 4 ? C(1e30) : C(1e300);
+    return fmin(fmax(static_cast<C>(a_.softcap), 1 / kLargest), kLargest);
+  }
   TEGULA_DEVICE bool shown(int64_t head, int64_t query, int key) const {
     const View& dense = a_.dense;
     return *dense.at<uint8_t>(unit_.batch * dense.stride[0] + head * dense.stride[1] +

@@ -331,6 +331,16 @@ TEGULA_DEVICE void add_products(SimtTiles<C, kRows>& tiles, const Values& values
   }
 }
 
+// The sum or maximum over the 16 threads of a row, the same in each of them.
+template <class C, class Join>
+TEGULA_DEVICE C over_row(C x, Join join) {
+#pragma unroll
+  for (int step = kSimtSide / 2; step > 0; step /= 2) {
+    x = join(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
+  }
+  return x;
+}
+
 // Writes elements of a row from `column` on.
 template <class T, class C>
 TEGULA_DEVICE void store_quad(T* row, int64_t column, const RowSteps& steps,
