@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -22,16 +23,19 @@ namespace {
 
 // Every function of the driver that is used here. The names in the library carry the version of
 // their interface, which cuda.h adds by macros.
-#define TEGULA_DRIVER_FUNCTIONS(X)                                                               \
-  X(cuInit)                                                                                      \
-  X(cuDriverGetVersion)                                                                          \
-  X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute)                  \
-      X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent) X(cuCtxPushCurrent) X(cuCtxPopCurrent)      \
-          X(cuModuleLoadData) X(cuModuleGetFunctionCount) X(cuModuleEnumerateFunctions)          \
-              X(cuFuncGetName) X(cuFuncGetParamInfo) X(cuFuncGetAttribute) X(cuFuncSetAttribute) \
-                  X(cuLaunchKernel) X(cuGetErrorName) X(cuGetErrorString) X(cuMemHostAlloc)      \
-                      X(cuMemHostGetDevicePointer) X(cuMemsetD8Async) X(cuMemcpyDtoHAsync)       \
-                          X(cuStreamSynchronize) X(cuStreamIsCapturing) X(cuPointerGetAttribute)
+#define TEGULA_DRIVER_FUNCTIONS(X)                                                            \
+  X(cuInit)                                                                                   \
+  X(cuDriverGetVersion)                                                                       \
+  X(cuDeviceGetCount)                                                                         \
+  X(cuDeviceGet)                                                                              \
+  X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent)   \
+      X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuModuleLoadData) X(cuModuleGetFunctionCount)  \
+          X(cuModuleEnumerateFunctions) X(cuFuncGetName) X(cuFuncGetParamInfo)                \
+              X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel) X(cuGetErrorName) \
+                  X(cuGetErrorString) X(cuMemHostAlloc) X(cuMemHostGetDevicePointer)          \
+                      X(cuMemsetD8Async) X(cuMemcpyDtoHAsync) X(cuStreamSynchronize)          \
+                          X(cuStreamIsCapturing) X(cuPointerGetAttribute)                     \
+                              X(cuTensorMapEncodeTiled)
 
 #define TEGULA_TEXT_OF(name) #name
 #define TEGULA_NAME(name) TEGULA_TEXT_OF(name)
@@ -305,6 +309,30 @@ void clear(const Place& place, void* data, size_t bytes) {
   check(driver().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(data), 0, bytes,
                                  static_cast<CUstream>(place.stream)),
         "clearing memory");
+}
+
+TensorMap encode_tensor_map(const Place& place, const TensorBoxes& boxes) {
+  cuuint64_t sizes[kTensorRank], steps[kTensorRank - 1];
+  cuuint32_t box[kTensorRank], dense[kTensorRank];
+  for (int axis = 0; axis < kTensorRank; ++axis) {
+    sizes[axis] = static_cast<cuuint64_t>(boxes.size[axis]);
+    if (axis > 0) steps[axis - 1] = static_cast<cuuint64_t>(boxes.step[axis]) * 2;
+    box[axis] = static_cast<cuuint32_t>(boxes.box[axis]), dense[axis] = 1;
+  }
+  const Current current(context_of(place));
+  CUtensorMap map;
+  check(driver().cuTensorMapEncodeTiled(
+            &map,
+            boxes.dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                           : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            kTensorRank, const_cast<void*>(boxes.data), sizes, steps, box, dense,
+            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "describing an array");
+  TensorMap copy;
+  static_assert(sizeof copy == sizeof map && alignof(TensorMap) == alignof(CUtensorMap));
+  std::memcpy(&copy, &map, sizeof map);
+  return copy;
 }
 
 void launch_bytes(const Place& place, const std::string& kernel, const LaunchShape& shape,

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "place.h"
+#include "tensor_map.h"
 
 namespace tegula {
 
@@ -33,6 +34,9 @@ void launch(const Place& place, const std::string& kernel, const LaunchShape& sh
   static_assert(sizeof(Params) <= kMaxParamBytes);
   launch_bytes(place, kernel, shape, &params, sizeof(Params));
 }
+
+// How the device's copy engine is told of boxes of an array.
+TensorMap encode_tensor_map(const Place& place, const TensorBoxes& boxes);
 
 // Sets device memory to zero bytes, on the stream.
 void clear(const Place& place, void* data, size_t bytes);

@@ -17,8 +17,8 @@
 // Cost per visible pair: D + Dv multiply-adds and one exponential.
 #pragma once
 
-#include "forward_item.cuh"
-#include "partial_rows.cuh"
+#include "finished_rows.cuh"
+#include "online_softmax.cuh"
 
 namespace tegula {
 
@@ -30,8 +30,6 @@ class ForwardBlock {
   static constexpr int kN = kKeys / 8, kColumns = kDim / 8;  // of 8 keys, of 8 columns of out
   static constexpr bool kKeepsQueries = kM * kDim <= 128;    // in registers
   static constexpr int kUnderWay = 2 * (kStages - 1);        // copies, when one is due
-  static constexpr unsigned kAll = 0xFFFFFFFFu;
-  static constexpr float kLargePoint = 1 << 24;  // a float's neighbours are 2 away from here on
   static constexpr int kChunkTiles = kKeyChunk / kKeys;
   static_assert(kKeyChunk % kKeys == 0);
 
@@ -217,62 +215,25 @@ class ForwardBlock {
     }
   }
 
-  // From scores to weights: the online softmax. Rich scores are in units of log 2.
+  // From scores to weights. Rich scores are in units of log 2.
   TEGULA_DEVICE void weigh(float (&s)[kM][kN][4], uint32_t (&weights)[kM][kN][2], int begin) {
-    const float scale = scale_of_scores();
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       float rescale[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        RowSoftmax<float>& softmax = softmax_[m][h];
-        float best = softmax.best;
-#pragma unroll
-        for (int n = 0; n < kN; ++n) best = fmaxf(best, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
-        best = fmaxf(best, __shfl_xor_sync(kAll, best, 1));
-        best = fmaxf(best, __shfl_xor_sync(kAll, best, 2));
-        // An exponent is score * scale - point in one operation, whose error grows with the point:
-        // from large scores, the best is subtracted first.
-        float point = rounded_product(reference_point(best), scale);
-        rescale[h] = exp2_fast(rounded_sum(rounded_product(softmax.best, scale), -point));
-        if (!kRich && fabsf(point) > kLargePoint) {
-          rescale[h] = exp2_fast(rounded_product(rounded_sum(softmax.best, -best), scale));
-          point = 0;
-#pragma unroll
-          for (int n = 0; n < kN; ++n) {
-            s[m][n][2 * h] = rounded_sum(s[m][n][2 * h], -best);
-            s[m][n][2 * h + 1] = rounded_sum(s[m][n][2 * h + 1], -best);
-          }
-        }
-        float sum = 0;
-#pragma unroll
-        for (int n = 0; n < kN; ++n) {
-          float pair[2];
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            pair[e] = exp2_fast(fused(s[m][n][2 * h + e], scale, -point));
-            sum = rounded_sum(sum, pair[e]);
-          }
-          if constexpr (kRich) drop(pair, row_of(m, h), begin + n * 8 + column());
-          weights[m][n][h] = pack(pair[0], pair[1], T{});
-        }
-        softmax = {best, fused(softmax.sum, rescale[h], sum)};
-      }
-      // Most tiles leave the best scores as they were.
-      if (!__any_sync(kAll, rescale[0] != 1.0f || rescale[1] != 1.0f)) continue;
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out_[m][n][i] = rounded_product(out_[m][n][i], rescale[i / 2]);
-      }
+      weigh_rows<!kRich>(s[m], scale_of_scores(), softmax_[m], rescale,
+                         [&](int h, int n, float* pair) {
+                           if constexpr (kRich) drop(pair, row_of(m, h), begin + n * 8 + column());
+                         });
+      round_weights<T>(s[m], weights[m]);
+      rescale_sums(out_[m], rescale);
     }
   }
   TEGULA_DEVICE float scale_of_scores() const {
     return kRich ? 1.0f : static_cast<float>(a_.scale * kLog2E);
   }
 
-  // Dropped weights count in the sum of all; kept ones are scaled at the end.
-  TEGULA_DEVICE void drop(float (&pair)[2], int row, int key) const {
+  // Kept weights are scaled at the end.
+  TEGULA_DEVICE void drop(float* pair, int row, int key) const {
     if (!a_.dropout.active()) return;
     float kept[2];
     const Scores<float, kRich> scores(a_, record_.item.unit);
@@ -312,23 +273,8 @@ class ForwardBlock {
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        RowSoftmax<float>& softmax = softmax_[m][h];
-        softmax.sum = rounded_sum(softmax.sum, __shfl_xor_sync(kAll, softmax.sum, 1));
-        softmax.sum = rounded_sum(softmax.sum, __shfl_xor_sync(kAll, softmax.sum, 2));
-        softmax.best = rounded_product(softmax.best, scale_of_scores());
-        if (!stored) continue;
-        const int64_t place = place_of(row_of(m, h));
-        RowSoftmax<float> total = load_softmax(p_, place);
-        const FoldFactors<float> fold = fold_rows(total, softmax);
-        softmax = total;
-        const float2* const sums = sums_of(place);
-#pragma unroll
-        for (int n = 0; n < kColumns; ++n) {
-          if (n * 8 >= p_.width) continue;
-          const float2 pair = sums[n * 4];
-          out_[m][n][2 * h] = fold(pair.x, out_[m][n][2 * h]);
-          out_[m][n][2 * h + 1] = fold(pair.y, out_[m][n][2 * h + 1]);
-        }
+        softmax_[m][h] = complete(softmax_[m][h], scale_of_scores());
+        if (stored) join_row(p_, place_of(row_of(m, h)), h, out_[m], softmax_[m][h]);
       }
     }
   }
@@ -342,52 +288,20 @@ class ForwardBlock {
         const int row = row_of(m, h);
         const bool exists = record_.item.first_row + row < record_.item.unit.rows;
         if (record_.item.chunk >= 0 && !exists) continue;
-        const int64_t place = place_of(row);
-        if (lane() % 4 == 0) store_softmax(p_, place, softmax_[m][h]);
-        float2* const sums = sums_of(place);
-#pragma unroll
-        for (int n = 0; n < kColumns; ++n) {
-          if (n * 8 >= p_.width) continue;
-          sums[n * 4] = make_float2(out_[m][n][2 * h], out_[m][n][2 * h + 1]);
-        }
+        store_row(p_, place_of(row), h, out_[m], softmax_[m][h]);
       }
     }
-  }
-
-  TEGULA_DEVICE float2* sums_of(int64_t place) const {
-    return reinterpret_cast<float2*>(p_.sums + place * p_.width + column());
   }
 
   // --- results --------------------------------------------------------------------------------
 
-  // Rounded, where the queries lay; from there to memory in long pieces.
+  // Rounded, where the warp's queries lay; from there to memory in long pieces.
   TEGULA_DEVICE void write() {
-    const ForwardItem& item = record_.item;
-    const RowPlaces places(item.unit, item.first_row);
-    const Slab<const double> sinks{a_.sinks, 1, 0, 0};
-    const Slab<float> lse{item.lse, a_.lse.step(2), a_.lse.step(1), 1};
-    const Slab<uint16_t> out{item.out, a_.out.step(2), a_.out.step(1), a_.out.step(0)};
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = row_of(m, h);
-        if (item.first_row + row >= item.unit.rows) continue;
-        const double* const sink = a_.sinks ? places.row_of(sinks, row) : nullptr;
-        const RowResult<float> result = result_of_row(a_, sink, softmax_[m][h]);
-        if (item.lse && lane() % 4 == 0) *places.row_of(lse, row) = result.lse;
-#pragma unroll
-        for (int n = 0; n < kColumns; ++n) {
-          store_shared_32(tiles_ + tile_offset<kDim>(row, n) + column() * 2,
-                          pack(output_of(a_, out_[m][n][2 * h], result.factor),
-                               output_of(a_, out_[m][n][2 * h + 1], result.factor), T{}));
-        }
-      }
+      round_rows<T, kDim>(a_, record_.item, out_[m], softmax_[m], tiles_, warp_row() + m * 16);
     }
-    __syncthreads();
-    store_tile<kDim>(
-        tiles_, places.rows(kRows), [&](int row) { return places.row_of(out, row); },
-        static_cast<int>(a_.value_dim), out.step, p_.out_chunks);
+    write_rows<kDim>(p_, record_.item, tiles_, warp_row(), kShape.warp_rows());
   }
 
   // --- where a thread stands --------------------------------------------------------------------

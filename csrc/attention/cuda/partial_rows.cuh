@@ -1,6 +1,7 @@
 // Results of rows for some of their keys, in global memory, and what becomes of a row in the end.
 #pragma once
 
+#include "../../cuda/ptx.cuh"
 #include "fold.cuh"
 #include "forward_params.h"
 
@@ -33,6 +34,40 @@ TEGULA_DEVICE int64_t place_of_chunk(const AttentionForwardParams& p, const Unit
                                      int64_t chunk) {
   const int64_t index = unit.batch * p.a.key_heads + unit.key_head;
   return (index * unit.rows + row) * p.chunks + chunk;
+}
+
+// The lane's columns of a row's sums, in a fragment and in memory at `place`.
+TEGULA_DEVICE float2* columns_at(const AttentionForwardParams& p, int64_t place) {
+  return reinterpret_cast<float2*>(p.sums + place * p.width) + opaque(threadIdx.x) % 4;
+}
+
+// Half `half` of a fragment's rows joins what is stored of the keys before.
+template <int kColumns>
+TEGULA_DEVICE void join_row(const AttentionForwardParams& p, int64_t place, int half,
+                            float (&sums)[kColumns][4], RowSoftmax<float>& softmax) {
+  RowSoftmax<float> total = load_softmax(p, place);
+  const FoldFactors<float> fold = fold_rows(total, softmax);
+  softmax = total;
+  const float2* const stored = columns_at(p, place);
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    if (n * 8 >= p.width) continue;
+    const float2 pair = stored[n * 4];
+    sums[n][2 * half] = fold(pair.x, sums[n][2 * half]);
+    sums[n][2 * half + 1] = fold(pair.y, sums[n][2 * half + 1]);
+  }
+}
+
+template <int kColumns>
+TEGULA_DEVICE void store_row(const AttentionForwardParams& p, int64_t place, int half,
+                             const float (&sums)[kColumns][4], const RowSoftmax<float>& softmax) {
+  if (opaque(threadIdx.x) % 4 == 0) store_softmax(p, place, softmax);
+  float2* const stored = columns_at(p, place);
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    if (n * 8 >= p.width) continue;
+    stored[n * 4] = make_float2(sums[n][2 * half], sums[n][2 * half + 1]);
+  }
 }
 
 // What the row's sums are multiplied by, and its lse. Without a sink: null.
