@@ -1,0 +1,123 @@
+"""What the compiler made of kernels for real GPUs: registers, memory and machine instructions.
+
+They are read from the fatbins within a module that was built, or from fatbins that are compiled here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import sys
+import sysconfig
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from .build import CACHE, MissingTool, digest, headers_of, nvcc, run
+
+FATBIN = struct.Struct("<IHHQ")  # magic, version, bytes of the header, bytes after it
+MAGIC, VERSION = 0xBA55ED50, 1
+
+TARGETS = ("80", "90a", "100", "120")
+OPTIONS = ("-std=c++20", "-O3", "-fatbin")
+
+
+class Resources(NamedTuple):
+    """What a kernel takes: registers of a thread, bytes of its stack and of static shared memory."""
+
+    registers: int
+    stack: int
+    shared: int
+
+
+def tool(name: str) -> str:
+    """A tool of the CUDA toolkit: on the path, in the toolkit or among Python's packages."""
+    packages = [sysconfig.get_path("purelib"), *sys.path]
+    folders = [os.environ.get("PATH", ""), "/usr/local/cuda/bin", *(f"{path}/nvidia/cu13/bin" for path in packages)]
+    found = shutil.which(name, path=os.pathsep.join(folders))
+    if found is None:
+        raise MissingTool(f"{name} is not installed (PyPI has it as nvidia-cuda-{name})")
+    return found
+
+
+def fatbins_in(data: bytes) -> Iterator[bytes]:
+    """The fatbins that lie within a file; empty ones that tests put in their place are none."""
+    magic, place = MAGIC.to_bytes(4, "little"), 0
+    while (place := data.find(magic, place)) >= 0:
+        _, version, header, size = FATBIN.unpack_from(data, place)
+        end = place + header + size
+        if version == VERSION and header == FATBIN.size and size > 0 and end <= len(data):
+            yield data[place:end]
+            place = end
+        else:
+            place += len(magic)
+
+
+def compile_fatbins(sources: Iterable[Path], targets: Iterable[str] = TARGETS, jobs: int = 2) -> list[Path]:
+    """A fatbin for each source, kept under the hash of what it depends on."""
+    compiler = nvcc()
+    version = run(compiler, "--version")
+    generate = [f"-gencode=arch=compute_{target},code=sm_{target}" for target in targets]
+
+    def compiled(source: Path) -> Path:
+        key = digest(version, " ".join((*OPTIONS, *generate)), source, *headers_of(source, ()))
+        path = CACHE / f"{source.stem}_{key}.fatbin"
+        if not path.is_file():
+            CACHE.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+                made = Path(folder) / path.name
+                run(compiler, *OPTIONS, *generate, source, "-o", made)
+                os.replace(made, path)
+        return path
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(compiled, sources))
+
+
+def module_fatbins(module: Path, folder: Path) -> list[Path]:
+    """The fatbins of a module as files in a folder."""
+    paths = []
+    for number, data in enumerate(fatbins_in(module.read_bytes())):
+        paths.append(folder / f"{number}.fatbin")
+        paths[-1].write_bytes(data)
+    return paths
+
+
+def is_stub(kernel: str, target: str) -> bool:
+    """Kernels of sm_90a are compiled for others too, where they are empty."""
+    return "wgmma" in kernel and target != "90a"
+
+
+def resources_of(fatbin: Path) -> dict[tuple[str, str], Resources]:
+    """By kernel and target."""
+    found, target = {}, ""
+    usage = re.compile(r"^arch = sm_(\w+)|Function ([\w$]+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", re.MULTILINE)
+    for match in usage.finditer(run(tool("cuobjdump"), "-res-usage", fatbin)):
+        if match[1]:
+            target = match[1]
+        elif not is_stub(match[2], target):
+            found[match[2], target] = Resources(*map(int, match.groups()[2:]))
+    return found
+
+
+def instructions_of(fatbin: Path, targets: Iterable[str]) -> dict[tuple[str, str], Counter[str]]:
+    """How many of each machine instruction (``HMMA``, ``LDL``), by kernel and target."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    line = re.compile(
+        r"^\s+(?:Function : ([\w$]+)|/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9]*))", re.MULTILINE
+    )
+    for target in targets:
+        counts: Counter[str] = Counter()
+        for match in line.finditer(run(tool("cuobjdump"), "-sass", "-arch", f"sm_{target}", fatbin)):
+            if match[1]:
+                counts = Counter()
+                if not is_stub(match[1], target):
+                    found[match[1], target] = counts
+            else:
+                counts[match[2]] += 1
+    return found

@@ -1,0 +1,105 @@
+"""Gates for the package's kernels that need no GPU: inline asm, registers, machine instructions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import tegula as tg
+
+from . import cubins, ptxas_table
+from .build import MissingTool
+from .cubins import fatbins_in
+from .inline_asm import faults_in, faults_of, statements
+
+pytestmark = pytest.mark.isa_once
+
+SASS_TARGETS = ("80", "90a")
+
+
+# --- inline asm --------------------------------------------------------------------------------------
+
+
+def test_inline_asm_says_what_it_touches():
+    assert faults_in(ptxas_table.ROOT / "csrc") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "faults"),
+    [
+        ("ptx.cuh", 'asm volatile("cp.async.commit_group;" ::: "memory");', 0),
+        ("ptx_hopper.cuh", 'asm volatile("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));', 0),
+        ("ptx.cuh", 'asm volatile("ld.shared.b32 %0, [%1];"\n : "=r"(v) : "r"(a[f(0, 1)]) : "memory");', 0),
+        ("ptx.cuh", '// asm("st.global")\nasm volatile("");', 0),
+        ("tile.cuh", 'asm volatile("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));', 1),
+        ("ptx.cuh", 'asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));', 1),
+        ("ptx.cuh", 'asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(v) : "r"(a));', 1),
+        ("ptx.cuh", 'asm volatile("cp.async.wait_group %0;" ::"n"(kPending));', 1),
+        ("ptx.cuh", 'asm("{.reg .pred p;\\n" "mbarrier.try_wait.b64 p, [%0];}" ::"r"(a) : "cc");', 2),
+        ("tile.cuh", 'asm("bar.sync 0;");', 3),
+    ],
+)
+def test_faults_of_inline_asm(file, text, faults):
+    assert len([fault for statement in statements(file, text) for fault in faults_of(statement)]) == faults
+
+
+# --- what was compiled -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fatbins(tmp_path_factory) -> list[Path]:
+    """Of the module under test, which was built from these sources."""
+    if not tg.cuda.is_built():
+        pytest.skip("tegula was built without CUDA kernels")
+    from tegula import _cuda
+
+    try:
+        cubins.tool("cuobjdump")
+    except MissingTool as missing:
+        pytest.skip(str(missing))
+    found = cubins.module_fatbins(Path(_cuda.__file__), tmp_path_factory.mktemp("fatbins"))
+    if not found:
+        pytest.skip("the module has no kernels for real GPUs")
+    return found
+
+
+def test_resources(fatbins):
+    """Registers, stack and static shared memory are those of the committed table."""
+    measured = ptxas_table.render(ptxas_table.measure(fatbins))
+    if "-" in measured.split():
+        pytest.skip("the module has kernels for some targets only")
+    differences = ptxas_table.changes(ptxas_table.TABLE.read_text(encoding="utf-8"), measured)
+    how = "If that is meant: python tests/cuda_sim/ptxas_table.py --write"
+    assert not differences, "\n".join([*differences, how])
+
+
+@pytest.fixture(scope="module")
+def instructions(fatbins) -> dict[tuple[str, str], Counter[str]]:
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for fatbin in fatbins:
+        names = {kernel for kernel, _ in cubins.resources_of(fatbin)}
+        if any("mma" in name for name in names):
+            found.update(cubins.instructions_of(fatbin, SASS_TARGETS))
+    return found
+
+
+def test_tensor_cores_are_used(instructions):
+    """By the instructions that the kernels' names promise."""
+    wgmma = {key: counts["HGMMA"] for key, counts in instructions.items() if "wgmma" in key[0]}
+    mma = {key: counts["HMMA"] for key, counts in instructions.items() if "_mma" in key[0]}
+    assert mma
+    assert {key for key, count in {**wgmma, **mma}.items() if count == 0} == set()
+
+
+def test_tensor_core_kernels_keep_all_in_registers(instructions):
+    """No loads and stores of local memory: no spilled registers, no arrays with computed indices."""
+    local = {key: counts["LDL"] + counts["STL"] for key, counts in instructions.items() if "mma" in key[0]}
+    assert {key: count for key, count in local.items() if count} == {}
+
+
+def test_fatbins_are_found_within_a_file():
+    made = cubins.FATBIN.pack(cubins.MAGIC, cubins.VERSION, 16, 5) + b"abcde"
+    empty = cubins.MAGIC.to_bytes(4, "little") + bytes(60)
+    cut = cubins.FATBIN.pack(cubins.MAGIC, cubins.VERSION, 16, 500)
+    assert list(fatbins_in(b"xx" + empty + made + b"yyy" + made + cut)) == [made, made]
