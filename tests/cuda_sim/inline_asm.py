@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 ALLOWED = re.compile(r"^ptx(_\w+)?\.cuh$")
-# Instructions that access memory, order accesses or wait.
+# Instructions that access memory, order accesses or wait. What wgmma.mma_async reads, the fence before it and the wait
+# behind it keep in place.
 TOUCHES_MEMORY = re.compile(
-    r"\b(?:ld|st|atom|red|cp|ldmatrix|stmatrix|bar|barrier|fence|membar|mbarrier|wgmma|prefetch|nanosleep|"
-    r"griddepcontrol|tcgen05|discard|applypriority|multimem|clusterlaunchcontrol)\b\.?"
+    r"\b(?:ld|st|atom|red|cp|ldmatrix|stmatrix|bar|barrier|fence|membar|mbarrier|prefetch|nanosleep|"
+    r"wgmma\.(?:fence|commit_group|wait_group)|griddepcontrol|tcgen05|discard|applypriority|multimem|clusterlaunchcontrol)\b\.?"
 )
 
 
@@ -36,7 +37,7 @@ def statements(file: str, text: str) -> list[Statement]:
         body = text[match.end() : closing(text, match.end())]
         template, *lists = split_colons(body)
         clobbers = re.findall(r'"([^"]*)"', lists[2]) if len(lists) > 2 else []
-        instructions = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', template))
+        instructions = re.sub(r"\\[nt]", " ", "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', template)))
         line = text.count("\n", 0, match.start()) + 1
         found.append(Statement(file, line, body.strip(), instructions, match[1] is not None, clobbers))
     return found

@@ -10,7 +10,7 @@
 namespace cusim {
 
 using Record = uint64_t;
-constexpr int kLaneShift = 2, kWarpShift = 7, kClockShift = 12, kBlockShift = 34;
+constexpr int kLaneShift = 2, kWarpShift = 7, kClockShift = 12, kBlockShift = 32;
 constexpr uint64_t kMaxClock = (1ull << (kBlockShift - kClockShift)) - 1;
 constexpr uint64_t kThreadMask = (1ull << kClockShift) - (1ull << kLaneShift);
 
@@ -35,7 +35,7 @@ inline uint32_t state_of(Record r) { return r & 3; }
 inline bool same_thread(Record a, Record b) { return ((a ^ b) & kThreadMask) == 0; }
 
 // Where a record stands for an entry of a table instead of an access.
-inline uint32_t index_of(Record r) { return uint32_t(r >> 2); }
+inline uint32_t index_of(Record r) { return uint32_t(r) >> 2; }
 inline Record indexed(uint32_t block, uint32_t index, uint32_t state) {
   return uint64_t(block) << kBlockShift | uint64_t(index) << 2 | state;
 }

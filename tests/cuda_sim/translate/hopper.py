@@ -15,80 +15,78 @@ MBARRIER = (
 
 
 @writes("mbarrier", MBARRIER)
-def write_mbarrier(w: Writer, i: Instruction) -> str:
-    w.uses.add("async_proxy")
-    if i.has("arrive_drop", "complete_tx", "relaxed"):
-        raise Unsupported(i.text)
-    if i.has("init"):
-        return f"init_mbarrier({w.address_value(i.operands[0])}, {w.operand(i.operands[1])}, {w.at});"
-    if i.has("inval"):
-        return f"invalidate_mbarrier({w.address_value(i.operands[0])}, {w.at});"
-    if i.has("try_wait", "test_wait"):
-        return write_wait(w, i)
-    if i.has("arrive"):
+def write_mbarrier(writer: Writer, op: Instruction) -> str:
+    writer.uses.add("async_proxy")
+    if op.has("arrive_drop", "complete_tx", "relaxed"):
+        raise Unsupported(op.text)
+    if op.has("init"):
+        return f"init_mbarrier({writer.address_value(op.operands[0])}, {writer.operand(op.operands[1])}, {writer.at});"
+    if op.has("inval"):
+        return f"invalidate_mbarrier({writer.address_value(op.operands[0])}, {writer.at});"
+    if op.has("try_wait", "test_wait"):
+        return write_wait(writer, op)
+    if op.has("arrive"):
         # The token is optional where the barrier may belong to another block of a cluster.
-        token, *rest = i.operands if not i.operands[0].startswith("[") else ["_", *i.operands]
-        address = w.address_value(rest[0])
-        number = w.operand(rest[1]) if len(rest) > 1 else None
-        bytes_, count = (number or "0", "1") if i.has("expect_tx") else ("0", number or "1")
-        return w.assign(token, "u64", f"arrive_at_mbarrier({address}, {count}, {bytes_}, {w.at})")
-    if i.has("expect_tx"):
-        return f"expect_bytes({w.address_value(i.operands[0])}, {w.operand(i.operands[1])}, {w.at});"
-    raise Unsupported(i.text)
+        token, *rest = op.operands if not op.operands[0].startswith("[") else ["_", *op.operands]
+        address = writer.address_value(rest[0])
+        number = writer.operand(rest[1]) if len(rest) > 1 else None
+        bytes_, count = (number or "0", "1") if op.has("expect_tx") else ("0", number or "1")
+        return writer.assign(token, "u64", f"arrive_at_mbarrier({address}, {count}, {bytes_}, {writer.at})")
+    if op.has("expect_tx"):
+        return f"expect_bytes({writer.address_value(op.operands[0])}, {writer.operand(op.operands[1])}, {writer.at});"
+    raise Unsupported(op.text)
 
 
-def write_wait(w: Writer, i: Instruction) -> str:
-    target, address, phase = i.operands[:3]
-    blocks = "true" if i.has("try_wait") else "false"
-    parity = f"(uint32_t)({w.operand(phase)}) & 1"
-    call = f"wait_for_mbarrier({w.address_value(address)}, {parity}, {blocks}, {w.at})"
-    return w.put(target, call)
+def write_wait(writer: Writer, op: Instruction) -> str:
+    target, address, phase = op.operands[:3]
+    blocks = "true" if op.has("try_wait") else "false"
+    parity = f"(uint32_t)({writer.operand(phase)}) & 1"
+    call = f"wait_for_mbarrier({writer.address_value(address)}, {parity}, {blocks}, {writer.at})"
+    return writer.put(target, call)
 
 
-def write_bulk_copy(w: Writer, i: Instruction) -> str:
+def write_bulk_copy(writer: Writer, op: Instruction) -> str:
     """`cp.async.bulk...`: one thread starts a copy of many bytes."""
-    w.uses.add("async_proxy")
-    if i.has("commit_group"):
+    writer.uses.add("async_proxy")
+    if op.has("commit_group"):
         return "commit_bulk_stores();"
-    if i.has("wait_group"):
-        return f"wait_for_bulk_stores({i.operands[0]}, {w.at});"
-    operands = i.operands[:-1] if i.has("L2::cache_hint") else i.operands
-    to_shared = i.modifiers.index("global") > min(
-        i.modifiers.index(part) for part in i.modifiers if part.startswith("shared")
+    if op.has("wait_group"):
+        return f"wait_for_bulk_stores({op.operands[0]}, {writer.at});"
+    operands = op.operands[:-1] if op.has("L2::cache_hint") else op.operands
+    to_shared = op.modifiers.index("global") > min(
+        op.modifiers.index(part) for part in op.modifiers if part.startswith("shared")
     )
-    if i.has("tensor"):
-        return write_tensor_copy(w, i, operands, to_shared)
+    if op.has("tensor"):
+        return write_tensor_copy(writer, op, operands, to_shared)
+    target, source, size, *barrier = operands
+    given = f"{writer.address_value(target)}, {writer.address_value(source)}, {writer.operand(size)}"
     if to_shared:
-        target, source, size, barrier = operands
-        addresses = f"{w.address_value(target)}, {w.address_value(source)}, {w.operand(size)}"
-        return f"bulk_load({addresses}, {w.address_value(barrier)}, {w.at});"
-    target, source, size = operands
-    add = reduction(i)
-    return f"bulk_store({w.address_value(target)}, {w.address_value(source)}, {w.operand(size)}, {add}, {w.at});"
+        return f"bulk_load({given}, {writer.address_value(barrier[0])}, {writer.at});"
+    return f"bulk_store({given}, {reduction(op)}, {writer.at});"
 
 
-def reduction(i: Instruction) -> str:
+def reduction(op: Instruction) -> str:
     """What a store does with the values that are there: replaces them or adds to them."""
-    if not i.has("reduce"):
+    if not op.has("reduce"):
         return "kReplace"
-    if not i.has("add"):
-        raise Unsupported(i.text)
+    if not op.has("add"):
+        raise Unsupported(op.text)
     kinds = {"f32": "kAddFloat32", "bf16": "kAddBFloat16", "f16": "kAddFloat16", "u32": "kAddUint32"}
-    return f"{kinds[i.types[0]] if i.types else 'kAddTensor'}"
+    return f"{kinds[op.types[0]] if op.types else 'kAddTensor'}"
 
 
-def write_tensor_copy(w: Writer, i: Instruction, operands: list[str], to_shared: bool) -> str:
+def write_tensor_copy(writer: Writer, op: Instruction, operands: list[str], to_shared: bool) -> str:
     tensor = operands[1] if to_shared else operands[0]
     descriptor, coordinates = split(tensor.strip()[1:-1])
     places = elements(coordinates)
-    address = w.address_value(f"[{descriptor}]")
-    array = f"int32_t place[] = {{{', '.join(f'(int32_t)({w.operand(x)})' for x in places)}}};"
+    address = writer.address_value(f"[{descriptor}]")
+    array = f"int32_t place[] = {{{', '.join(f'(int32_t)({writer.operand(x)})' for x in places)}}};"
     if to_shared:
-        target, barrier = w.address_value(operands[0]), w.address_value(operands[2])
-        call = f"tensor_load({target}, {address}, place, {len(places)}, {barrier}, {w.at});"
+        target, barrier = writer.address_value(operands[0]), writer.address_value(operands[2])
+        call = f"tensor_load({target}, {address}, place, {len(places)}, {barrier}, {writer.at});"
     else:
-        source = w.address_value(operands[1])
-        call = f"tensor_store({address}, place, {len(places)}, {source}, {reduction(i)}, {w.at});"
+        source = writer.address_value(operands[1])
+        call = f"tensor_store({address}, place, {len(places)}, {source}, {reduction(op)}, {writer.at});"
     return f"{{ {array} {call} }}"
 
 
@@ -96,31 +94,31 @@ SHAPES = " ".join(f"m64n{n}k16" for n in range(8, 257, 8))
 
 
 @writes("wgmma", f"fence commit_group wait_group mma_async sync aligned {SHAPES}")
-def write_wgmma(w: Writer, i: Instruction) -> str:
-    w.uses.add("async_proxy")
-    if i.has("fence"):
-        return f"wgmma_fence({w.at});"
-    if i.has("commit_group"):
-        return f"wgmma_commit({w.at});"
-    if i.has("wait_group"):
-        return f"wgmma_wait({i.operands[0]}, {w.at});"
-    columns = next(int(match[1]) for part in i.modifiers if (match := re.match(r"m64n(\d+)k16", part)))
-    accumulator, left, right = i.types
+def write_wgmma(writer: Writer, op: Instruction) -> str:
+    writer.uses.add("async_proxy")
+    if op.has("fence"):
+        return f"wgmma_fence({writer.at});"
+    if op.has("commit_group"):
+        return f"wgmma_commit({writer.at});"
+    if op.has("wait_group"):
+        return f"wgmma_wait({op.operands[0]}, {writer.at});"
+    columns = next(int(match[1]) for part in op.modifiers if (match := re.match(r"m64n(\d+)k16", part)))
+    accumulator, left, right = op.types
     if accumulator != "f32" or left != right:
-        raise Unsupported(i.text)
+        raise Unsupported(op.text)
     kind = {"bf16": "kBFloat16", "f16": "kFloat16"}[left]
-    targets, a, b, keep, sign_a, sign_b, *major = i.operands
+    targets, a, b, keep, sign_a, sign_b, *major = op.operands
     in_registers = a.startswith("{")
     transposed_a, transposed_b = ("0", *major) if in_registers else major
-    sums = vector(w, targets)
+    sums = vector(writer, targets)
     if len(sums) != columns // 2:
-        raise Unsupported(i.text)
-    fragment = f"uint32_t a[] = {{{operand_list(w, a)}}};" if in_registers else ""
-    sets = " ".join(w.put(target, f"sums[{k}]") for k, target in enumerate(elements(targets)))
+        raise Unsupported(op.text)
+    fragment = f"uint32_t a[] = {{{operand_list(writer, a)}}};" if in_registers else ""
+    sets = " ".join(writer.put(target, f"sums[{k}]") for k, target in enumerate(elements(targets)))
     return (
         f"{{ {fragment} uint32_t sums[] = {{{', '.join(sums)}}}; "
         f"Wgmma product = {{{kind}, {columns}, {'a' if in_registers else 'NULL'}, "
-        f"{'0' if in_registers else w.operand(a)}, {w.operand(b)}, {w.operand(keep)}, "
+        f"{'0' if in_registers else writer.operand(a)}, {writer.operand(b)}, {writer.operand(keep)}, "
         f"{sign_a}, {sign_b}, {transposed_a} != 0, {transposed_b} != 0}}; "
-        f"multiply_matrices_async(&product, sums, {w.at}); {sets} }}"
+        f"multiply_matrices_async(&product, sums, {writer.at}); {sets} }}"
     )
