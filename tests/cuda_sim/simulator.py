@@ -42,6 +42,14 @@ class _Launch(ctypes.Structure):
     )
 
 
+class Counters(ctypes.Structure):
+    """What launches did since the library was loaded: instructions of warps, matrices, bank conflicts."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_uint64) for name in ("launches", "blocks", "mma", "wgmma", "ldmatrix", "ldmatrix_conflicts")
+    )
+
+
 class Simulator:
     """A stand-in library. Who opens the same file by its path, shares its state."""
 
@@ -100,6 +108,11 @@ class Simulator:
     def calls(self, name: str) -> int:
         """How often a function of the driver, such as ``cuStreamSynchronize``, was called."""
         return self.library.cuda_sim_call_count(name.encode())
+
+    def counters(self) -> Counters:
+        found = Counters()
+        self.library.cuda_sim_counters(ctypes.byref(found))
+        return found
 
     def forget(self) -> None:
         """Empty the log of launches and calls."""

@@ -73,6 +73,16 @@ GIVEN_ROW = (7 * np.arange(32) + 3) % 32
 LOADS = [(1, False), (2, False), (4, False), (1, True), (2, True), (4, True)]
 
 
+def test_counters(simulator):
+    """Rows next to each other have banks of their own, and so have these."""
+    before = simulator.counters()
+    test_ldmatrix(simulator)
+    test_mma(simulator, 16, "bf16")
+    after = simulator.counters()
+    counted = {name: getattr(after, name) - getattr(before, name) for name, _ in after._fields_}
+    assert counted == dict(launches=2, blocks=2, mma=1, wgmma=0, ldmatrix=14, ldmatrix_conflicts=0)
+
+
 def test_ldmatrix(simulator):
     rows = np.arange(256, dtype=np.uint16).reshape(32, 8)
     given, out = DeviceArray.from_numpy(simulator, rows), DeviceArray.empty(simulator, (32, 28), np.uint16)

@@ -20,9 +20,7 @@ __device__ int thread() { return static_cast<int>(threadIdx.x); }
 
 }  // namespace
 
-// --- races within a block
-// -------------------------------------------------------------------------
-
+// --- races within a block ----------------------------------------------------------------------
 KERNEL race_of_warps(float* out) {
   __shared__ float s[64];
   s[thread()] = 1;
@@ -121,9 +119,7 @@ KERNEL plain_beside_atomic(float* out) {
   out[thread()] = static_cast<float>(count);
 }
 
-// --- races between blocks
-// -------------------------------------------------------------------------
-
+// --- races between blocks ----------------------------------------------------------------------
 // launch: 4 32 32
 KERNEL race_of_blocks(float* out) {
   if (blockIdx.x == 0) out[thread()] = 0;  // expect: race between blocks: write after write
@@ -172,9 +168,7 @@ KERNEL last_block_without_fence(float* out) {
 // launch: 4 32 32
 KERNEL atomics_of_blocks(float* out) { atomicAdd(out + thread(), 1.f); }
 
-// --- bounds, alignment, initialisation
-// ------------------------------------------------------------
-
+// --- bounds, alignment, initialisation ---------------------------------------------------------
 // launch: 2 64 100
 KERNEL write_beyond_buffer(float* out) {
   const int i = static_cast<int>(blockIdx.x) * 64 + thread();
@@ -249,9 +243,7 @@ KERNEL traps(float* out) {
   if (thread() == 60) __trap();  // expect: trap
 }
 
-// --- threads that do not come
-// ---------------------------------------------------------------------
-
+// --- threads that do not come ------------------------------------------------------------------
 // launch: 1 32 32
 KERNEL lanes_at_different_instructions(float* out) {
   if (thread() & 1) {

@@ -96,14 +96,15 @@ __device__ uint64_t descriptor(uint32_t start) {  // rows of 128 bytes, groups o
 }
 
 // clang-format off
-#define EIGHT(n) "%" #n "0,%" #n "1,%" #n "2,%" #n "3,%" #n "4,%" #n "5,%" #n "6,%" #n "7,%" #n "8,%" #n "9"
+#define FIVE(n, a, b, c, d, e) "%" #n #a ",%" #n #b ",%" #n #c ",%" #n #d ",%" #n #e
+#define TEN(n) FIVE(n, 0, 1, 2, 3, 4) "," FIVE(n, 5, 6, 7, 8, 9)
 #define SUM(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 // clang-format on
 
 __device__ void multiply(float (&d)[32], uint64_t a, uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," EIGHT(1) "," EIGHT(2) ",%30,%31}, %32, %33, 1, 1, 1, 0, 0;"
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) "," TEN(2) ",%30,%31}, %32, %33, 1, 1, 1, 0, 0;"
       : SUM(0), SUM(4), SUM(8), SUM(12), SUM(16), SUM(20), SUM(24), SUM(28)
       : "l"(a), "l"(b));
 }

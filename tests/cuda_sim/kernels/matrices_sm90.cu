@@ -16,7 +16,8 @@ __device__ uint32_t address(const void* p) {
 }
 
 // clang-format off
-#define TEN(n) "%" #n "0,%" #n "1,%" #n "2,%" #n "3,%" #n "4,%" #n "5,%" #n "6,%" #n "7,%" #n "8,%" #n "9"
+#define FIVE(n, a, b, c, d, e) "%" #n #a ",%" #n #b ",%" #n #c ",%" #n #d ",%" #n #e
+#define TEN(n) FIVE(n, 0, 1, 2, 3, 4) "," FIVE(n, 5, 6, 7, 8, 9)
 #define SUM(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WGMMA(major)                                                                          \
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "                        \

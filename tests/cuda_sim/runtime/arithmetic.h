@@ -84,8 +84,7 @@ static inline double truncate_float(double x) { return __builtin_trunc(x); }
 static inline double round_down(double x) { return __builtin_floor(x); }
 static inline double round_up(double x) { return __builtin_ceil(x); }
 
-// --- 16-bit floats
-// --------------------------------------------------------------------------------
+// --- 16-bit floats -----------------------------------------------------------------------------
 static inline float bfloat_value(uint16_t x) { return as_float((uint32_t)x << 16); }
 static inline float half_value(uint16_t x) {
   _Float16 value;
@@ -132,8 +131,7 @@ static inline uint32_t round_to_tf32(uint32_t word) {  // ties away from zero
   return (word & 0x7F800000) == 0x7F800000 ? word : (word + 0x1000) & 0xFFFFE000u;
 }
 
-// --- integers, of any width up to 64 bits
-// ---------------------------------------------------------
+// --- integers, of any width up to 64 bits ------------------------------------------------------
 static inline uint64_t low_bits(uint32_t count) {
   return count >= 64 ? ~0ull : (1ull << count) - 1;
 }

@@ -57,8 +57,7 @@ uint64_t clock_cycles();
 __attribute__((noreturn, format(printf, 2, 3))) void fail(At at, const char* format, ...);
 __attribute__((noreturn)) void exit_thread(At at);
 
-// --- memory
-// ---------------------------------------------------------------------------------------
+// --- memory ------------------------------------------------------------------------------------
 enum {
   kWeak = 0,
   kStrong = 1,       // volatile, relaxed or stronger: no data race with others of its kind
@@ -84,8 +83,7 @@ void copy_async(uint64_t target, uint64_t source, uint32_t bytes, uint32_t fille
 void commit_copies();
 void wait_for_copies(uint32_t pending, At at);
 
-// --- threads together
-// -----------------------------------------------------------------------------
+// --- threads together --------------------------------------------------------------------------
 typedef struct {
   uint32_t yes, all;
 } BlockVotes;
@@ -112,8 +110,7 @@ uint32_t transpose_matrix(uint32_t value, At at);
 void multiply_matrices(Element kind, int depth, uint32_t* sums, const uint32_t* a,
                        const uint32_t* b, At at);
 
-// --- sm_90a
-// ---------------------------------------------------------------------------------------
+// --- sm_90a ------------------------------------------------------------------------------------
 void init_mbarrier(uint64_t barrier, uint32_t count, At at);
 void invalidate_mbarrier(uint64_t barrier, At at);
 uint64_t arrive_at_mbarrier(uint64_t barrier, uint32_t count, uint32_t bytes, At at);

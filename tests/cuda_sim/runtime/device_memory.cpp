@@ -74,7 +74,7 @@ char* allocate(size_t bytes, int device) {
   const Allocation made{start, bytes, device, ++allocation_count};
   allocations[start] = made;
   const Record first = device == kHostArena ? kHostWrite : kUnwritten;
-  for_each_record(made, start, bytes, [=](Cell& cell, size_t) { cell = {first, 0}; });
+  for_each_record(made, start, bytes, [=](Cell& cell, size_t) { cell = Cell{first}; });
   return start;
 }
 
@@ -88,7 +88,7 @@ bool release(char* start) {
   Cell* cells = &home.cells[(start - home.base) / 4];
   for (size_t i = 0; i < words; ++i) {
     if (is_split(cells[i], false)) free_splits.push_back(index_of(cells[i].write));
-    cells[i] = {kUnallocated, 0};
+    cells[i] = Cell{kUnallocated};
   }
   // Addresses are not given out again, so that a use after this is always found.
   char* first = home.base + (start - home.base) / kPage * kPage;
@@ -127,7 +127,7 @@ const Allocation* find(const void* place) {
 }
 
 void mark_written(const Allocation& allocation, const char* start, size_t bytes) {
-  for_each_record(allocation, start, bytes, [](Cell& cell, size_t) { cell = {kHostWrite, 0}; });
+  for_each_record(allocation, start, bytes, [](Cell& cell, size_t) { cell = Cell{kHostWrite}; });
 }
 
 size_t count_unwritten(const Allocation& allocation, const char* start, size_t bytes) {
@@ -141,13 +141,11 @@ size_t count_unwritten(const Allocation& allocation, const char* start, size_t b
 void protect(const Allocation& allocation, bool read_only) {
   const Record state = read_only ? kReadOnly : kHostWrite;
   for_each_record(allocation, allocation.start, allocation.bytes, [=](Cell& cell, size_t) {
-    if (cell.write != kUnwritten) cell = {state, 0};
+    if (cell.write != kUnwritten) cell = Cell{state};
   });
 }
 
-// --- words of which single bytes were accessed
-// ----------------------------------------------------
-
+// --- words of which single bytes were accessed -------------------------------------------------
 static std::deque<SplitCells> shared_splits;
 static size_t shared_splits_used = 0;
 
@@ -172,8 +170,11 @@ SplitCells& split_cells(Cell& cell, bool shared) {
     free_splits.pop_back();
   }
   SplitCells& cells = shared ? shared_splits[index] : global_splits[index];
-  for (Cell& byte : cells.byte) byte = {cell.write, copy_readers(cell.read)};
-  cell = {indexed(shared ? block.number : 0, index, kSplitWord), 0};
+  for (Cell& byte : cells.byte) {
+    byte = cell;
+    byte.read = copy_readers(cell.read);
+  }
+  cell = Cell{indexed(shared ? block.number : 0, index, kSplitWord)};
   return cells;
 }
 

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "counters.h"
 #include "device_memory.h"
 #include "driver.h"
 #include "driver_log.h"
@@ -98,8 +99,9 @@ CUDA_SIM_EXPORT int cuda_sim_call_count(const char* name) {
 }
 CUDA_SIM_EXPORT void cuda_sim_forget_calls() { calls.clear(); }
 
-// --- memory, as a framework's allocator hands it out: of any device, during captures too
-// -----------
+CUDA_SIM_EXPORT void cuda_sim_counters(Counters* found) { *found = counters; }
+
+// --- memory, as a framework's allocator hands it out: of any device, during captures too ------
 
 // Null where there is no room.
 CUDA_SIM_EXPORT void* cuda_sim_allocate(size_t bytes, int device) {

@@ -137,9 +137,7 @@ DRIVER_API cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevi
   return CUDA_SUCCESS;
 }
 
-// --- contexts
-// -------------------------------------------------------------------------------------
-
+// --- contexts ----------------------------------------------------------------------------------
 DRIVER_API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   DRIVER_CALL;
   if (device < 0 || device >= pretence.devices) return CUDA_ERROR_INVALID_DEVICE;
@@ -194,9 +192,7 @@ DRIVER_API cuCtxSynchronize() {
   return refuse_in_capture("cuCtxSynchronize");
 }
 
-// --- errors
-// ---------------------------------------------------------------------------------------
-
+// --- errors ------------------------------------------------------------------------------------
 namespace {
 
 struct ErrorWords {

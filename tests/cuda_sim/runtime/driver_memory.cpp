@@ -188,9 +188,7 @@ DRIVER_API cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUd
   }
 }
 
-// --- streams
-// --------------------------------------------------------------------------------------
-
+// --- streams -----------------------------------------------------------------------------------
 DRIVER_API cuStreamSynchronize(CUstream) {
   DRIVER_CALL;
   NEED_CONTEXT;
@@ -204,9 +202,7 @@ DRIVER_API cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
   return CUDA_SUCCESS;
 }
 
-// --- tensor maps
-// ----------------------------------------------------------------------------------
-
+// --- tensor maps -------------------------------------------------------------------------------
 DRIVER_API cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
                                   void* base, const cuuint64_t* sizes, const cuuint64_t* strides,
                                   const cuuint32_t* box, const cuuint32_t* element_strides,

@@ -169,9 +169,7 @@ DRIVER_API cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribut
   return CUDA_SUCCESS;
 }
 
-// --- launches
-// -------------------------------------------------------------------------------------
-
+// --- launches ----------------------------------------------------------------------------------
 namespace {
 
 const char* wrong_shape(const Function& function, Dim3 grid, Dim3 threads, unsigned shared) {

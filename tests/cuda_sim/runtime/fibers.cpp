@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "counters.h"
 #include "device_memory.h"
 #include "order.h"
 #include "proxy.h"
@@ -16,6 +17,7 @@ namespace cusim {
 Place* here = nullptr;
 Geometry geometry;
 Block block;
+Counters counters;
 char* stacks = nullptr;
 uint32_t scheduling_seed = 1;
 
@@ -168,6 +170,7 @@ static void prepare_fiber(Fiber& fiber, uint32_t linear) {
 static void run_block() {
   const uint32_t threads = uint32_t(block.fibers.size());
   ++block.number;
+  ++counters.blocks;
   block.live = threads;
   block.ready.clear();
   block.idle_turns = 0;
@@ -253,6 +256,7 @@ std::string launch(const Kernel& kernel, Dim3 grid, Dim3 threads, uint32_t dynam
   block.fibers.resize(count);
   block.warps.resize((count + 31) / 32);
   random_state = scheduling_seed * 0x9E3779B97F4A7C15ull + 0x1234567;
+  ++counters.launches;
   begin_launch_memory(device);
   for (uint32_t linear : shuffled(grid.x * grid.y * grid.z)) {
     geometry.index = {linear % grid.x, linear / grid.x % grid.y, linear / grid.x / grid.y};

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "counters.h"
 #include "memory.h"
 #include "warp.h"
 
@@ -27,6 +28,18 @@ int column_of(uint32_t lane, int half, bool transposed) {
 // The shared memory that the lane's row lies in; lanes beyond those that give rows have none.
 bool gives_row(int count) { return current()->lane < 8u * uint32_t(count); }
 
+// Eight rows of 16 bytes are read at once if they lie in different banks.
+void count_conflicts(const Warp& warp, int count) {
+  for (int m = 0; m < count; ++m) {
+    uint32_t banks = 0;
+    for (uint32_t row = 0; row < 8; ++row) {
+      banks |= 1u << (from_lane<uint32_t>(warp, 8 * uint32_t(m) + row) / 16 % 8);
+    }
+    ++counters.ldmatrix;
+    counters.ldmatrix_conflicts += banks != 0xFF;
+  }
+}
+
 void check_row(uint64_t row, const char* operation, At at) {
   if (row & 15) fail(at, "%s: the address of a row is not a multiple of 16", operation);
 }
@@ -42,6 +55,7 @@ void load_matrices(uint32_t* out, int count, bool transposed, uint64_t row, At a
   const uint32_t offset = uint32_t(row);
   collective(operation, kAllLanes, &offset, sizeof offset, out, 4 * uint32_t(count), at,
              [=](Warp& warp) {
+               count_conflicts(warp, count);
                for (uint32_t lane = 0; lane < 32; ++lane) {
                  uint32_t words[4] = {};
                  for (int m = 0; m < count; ++m) {
@@ -146,6 +160,7 @@ void multiply_matrices(Element kind, int depth, uint32_t* sums, const uint32_t* 
   memcpy(own.b, b, size_t(depth / 4 / per_word) * 4);
   memcpy(own.sums, sums, sizeof own.sums);
   collective(kNames[kind], kAllLanes, &own, sizeof own, sums, 16, at, [=](Warp& warp) {
+    ++counters.mma;
     Matrices m;
     gather(warp, kind, depth, m);
     float by_depth[16][8];  // b the other way round, so that eight columns are summed side by side

@@ -46,9 +46,7 @@ bool ordered(const Access& access, Record earlier) {
          same_thread(earlier, access.self);
 }
 
-// --- messages
-// -------------------------------------------------------------------------------------
-
+// --- messages ----------------------------------------------------------------------------------
 std::string place_of(const Access& access) {
   if (access.shared) return "shared memory+" + std::to_string(access.address);
   const char* place = reinterpret_cast<const char*>(access.address);
@@ -63,28 +61,28 @@ std::string place_of(const Access& access) {
   fail(access.at, "%s: %s (%u bytes)", what, place_of(access).c_str(), access.bytes);
 }
 
-[[noreturn]] void race(const Access& access, const char* what, Record other) {
+[[noreturn]] void race(const Access& access, const char* what, Record other, At other_at) {
   const bool between_blocks = block_of(other) != block.number;
   if (between_blocks) {
-    fail(access.at, "race between blocks: %s: %s (%u bytes)", what, place_of(access).c_str(),
-         access.bytes);
+    fail(access.at, "race between blocks: %s: %s (%u bytes), the other at %s", what,
+         place_of(access).c_str(), access.bytes, block.kernel->locations[other_at]);
   }
-  fail(access.at, "race: %s: %s (%u bytes), other thread %u", what, place_of(access).c_str(),
-       access.bytes, thread_of(other));
+  fail(access.at, "race: %s: %s (%u bytes), the other by thread %u at %s", what,
+       place_of(access).c_str(), access.bytes, thread_of(other), block.kernel->locations[other_at]);
 }
 
-// --- one cell
-// -------------------------------------------------------------------------------------
-
+// --- one cell ----------------------------------------------------------------------------------
 // The last write must be ordered before this access.
-void check_last_write(const Access& access, Record last) {
+void check_last_write(const Access& access, const Cell& cell) {
+  const Record last = cell.write;
   if (block_of(last) == block.number) {
     if (state_of(last) == kPendingWrite) {
       refuse(access, "access to bytes of an asynchronous copy that was not waited for");
     }
     if (state_of(last) == kAtomicWrite && (access.strength & kStrong)) return;
     if (!ordered(access, last)) {
-      race(access, access.kind == kRead ? "read after write" : "write after write", last);
+      race(access, access.kind == kRead ? "read after write" : "write after write", last,
+           cell.write_at);
     }
     return;
   }
@@ -95,7 +93,8 @@ void check_last_write(const Access& access, Record last) {
   if (block_of(last) >= block.first_number) {
     if (state_of(last) == kAtomicWrite && (access.strength & kStrong)) return;
     if (!acquired(last)) {
-      race(access, access.kind == kRead ? "read after write" : "write after write", last);
+      race(access, access.kind == kRead ? "read after write" : "write after write", last,
+           cell.write_at);
     }
     return;
   }
@@ -111,6 +110,7 @@ Record upper_half(uint32_t index) {  // of a reader of this block
 }
 
 void note_read(const Access& access, Cell& cell) {
+  cell.read_at = access.at;
   const Record last = cell.read, self = access.self;
   if (block_of(last) != block.number) {
     const bool this_launch = !access.shared && block_of(last) >= block.first_number;
@@ -143,19 +143,20 @@ void note_read(const Access& access, Cell& cell) {
   }
 }
 
-void check_reader(const Access& access, Record reader) {
+void check_reader(const Access& access, Record reader, At at) {
   const bool lanes = state_of(reader) == kLanesOfWarp;
   if (lanes ? clock_of(reader) > access.warp->seen[warp_of(reader)] : !ordered(access, reader)) {
-    race(access, "write after read", reader);
+    race(access, "write after read", reader, at);
   }
 }
 
 // The reads since the last write must be ordered before this write.
-void check_readers(const Access& access, Record last) {
+void check_readers(const Access& access, const Cell& cell) {
+  const Record last = cell.read;
   if (last == 0) return;
   if (block_of(last) != block.number) {
     if (access.shared || block_of(last) < block.first_number || acquired(last)) return;
-    race(access, "write after read", last);
+    race(access, "write after read", last, cell.read_at);
   }
   switch (state_of(last)) {
     case kSeveralBlocks:
@@ -164,10 +165,10 @@ void check_readers(const Access& access, Record last) {
     case kSeveralWarps:
       for (uint32_t w = 0; w < block.warps.size(); ++w) {
         const uint32_t reader = readers[index_of(last) + w];
-        if (reader != 0) check_reader(access, upper_half(reader));
+        if (reader != 0) check_reader(access, upper_half(reader), cell.read_at);
       }
       return;
-    default: check_reader(access, last);
+    default: check_reader(access, last, cell.read_at);
   }
 }
 
@@ -180,16 +181,17 @@ inline void check_cell(const Access& access, Cell& cell) {
     const bool quiet =
         last == kHostWrite || last == kReadOnly ||
         (block_of(last) == block.number && state_of(last) == kPlainWrite && ordered(access, last));
-    if (!quiet) check_last_write(access, last);
+    if (!quiet) check_last_write(access, cell);
     if (!(access.strength & kStrong)) note_read(access, cell);
     if ((access.strength & kNonCoherent) && block_of(last) >= block.first_number) {
       refuse(access, "ld.global.nc of bytes that this launch wrote");
     }
   } else {
-    check_last_write(access, last);
-    check_readers(access, cell.read);
+    check_last_write(access, cell);
+    check_readers(access, cell);
     cell.write = access.self | (access.strength & kStrong ? kAtomicWrite : kPlainWrite);
     cell.read = 0;
+    cell.write_at = access.at;
   }
 }
 
@@ -235,9 +237,7 @@ inline char* access_shared(uint64_t offset, uint32_t bytes, uint32_t strength, A
   return shared_memory + offset;
 }
 
-// --- memory that is not the device's own
-// ----------------------------------------------------------
-
+// --- memory that is not the device's own -------------------------------------------------------
 template <Kind kKind>
 char* access_elsewhere(uint64_t address, uint32_t bytes, uint32_t strength, At at) {
   const auto within = [&](const void* start, uint64_t size) {
@@ -291,9 +291,7 @@ inline void let_others_run(uint32_t strength, At at) {
 
 }  // namespace
 
-// --- what translated kernels call
-// -----------------------------------------------------------------
-
+// --- what translated kernels call --------------------------------------------------------------
 const char* read_generic(uint64_t address, uint32_t bytes, uint32_t strength, At at) {
   let_others_run(strength, at);
   const char* place = access_generic<kRead>(address, bytes, strength, at);
@@ -357,9 +355,7 @@ bool is_global(uint64_t address) {
          address - reinterpret_cast<uint64_t>(host_arena->base) < kArenaBytes;
 }
 
-// --- what the rest of the runtime calls
-// -----------------------------------------------------------
-
+// --- what the rest of the runtime calls --------------------------------------------------------
 Cell& shared_cell(uint32_t offset) { return shared_cells[offset / 4]; }
 
 void set_pending(uint32_t offset, uint32_t bytes, bool pending) {

@@ -41,7 +41,8 @@ inline Record indexed(uint32_t block, uint32_t index, uint32_t state) {
 }
 
 struct Cell {  // of four bytes
-  Record write, read;
+  Record write = 0, read = 0;
+  uint32_t write_at = 0, read_at = 0;  // lines of the source, for messages
 };
 struct SplitCells {
   Cell byte[4];

@@ -2,6 +2,7 @@
 // as reading shared memory until they were waited for.
 #include <string.h>
 
+#include "counters.h"
 #include "matrix.h"
 #include "proxy.h"
 #include "warp.h"
@@ -83,6 +84,7 @@ void gather_fragments(const Warp& warp, Element kind, Rows& out) {
 }
 
 void multiply(Warp& warp, At at) {
+  ++counters.wgmma;
   const Wgmma& p = *from_lane<Lane>(warp, 0).product;
   for (uint32_t lane = 1; lane < 32; ++lane) {
     const Wgmma& other = *from_lane<Lane>(warp, lane).product;
