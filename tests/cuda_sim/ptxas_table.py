@@ -21,7 +21,8 @@ from cuda_sim.cubins import TARGETS, Resources, compile_fatbins, module_fatbins,
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("ptxas_table.txt")
-NOTE = "registers of a thread + bytes of stack / bytes of static shared memory, by nvcc 13.0"
+TOOLKIT = "13.0"
+NOTE = f"registers of a thread + bytes of stack / bytes of static shared memory, by nvcc {TOOLKIT}"
 COLUMN = 12
 
 
