@@ -2,11 +2,36 @@
 # device array comes. Nothing of CUDA is linked: the driver is found at run time.
 #
 #   TEGULA_CUDA          AUTO (where nvcc 13.0 or later is found), ON (or else an error), OFF
-#   TEGULA_CUDA_TARGETS  architectures with machine code, and PTX for those that come later
+#   TEGULA_CUDA_TARGETS  architectures with machine code, and PTX for others; AUTO for those of this machine's
+#                        GPUs, or sm_80 and sm_90a where there is none; ALL for wheels that are given away
 #
 # nvcc compiles device code alone, each file to a compressed fatbin that an object file carries.
 
-set(TEGULA_CUDA_TARGETS "80;90a;100;120;80-virtual" CACHE STRING "GPU architectures")
+set(TEGULA_CUDA_TARGETS "AUTO" CACHE STRING "GPU architectures: AUTO, ALL, or a list such as 80;90a;80-virtual")
+
+# Each architecture costs minutes. PTX makes kernels run on the others, compiled at their first use.
+function(tegula_cuda_targets)
+  set(found "")
+  if(TEGULA_CUDA_TARGETS STREQUAL "AUTO")
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+      OUTPUT_VARIABLE capabilities ERROR_QUIET RESULT_VARIABLE failed)
+    if(NOT failed)
+      string(REGEX MATCHALL "[0-9]+\\.[0-9]+" found "${capabilities}")
+      list(TRANSFORM found REPLACE "\\." "")
+      list(TRANSFORM found REPLACE "^90$" "90a")
+      list(REMOVE_DUPLICATES found)
+    endif()
+    if(NOT found)
+      set(found 80 90a)
+    endif()
+    list(APPEND found 80-virtual)
+  elseif(TEGULA_CUDA_TARGETS STREQUAL "ALL")
+    set(found 80 90a 100 120 80-virtual)
+  else()
+    set(found ${TEGULA_CUDA_TARGETS})
+  endif()
+  set(targets ${found} PARENT_SCOPE)
+endfunction()
 
 # Where nvcc is: on the PATH, in the usual places, or among Python's packages, where a build that
 # asks for `nvidia-cuda-nvcc` finds it.
@@ -24,18 +49,20 @@ function(tegula_find_nvcc)
   endif()
   execute_process(COMMAND ${TEGULA_NVCC} --version OUTPUT_VARIABLE text ERROR_QUIET)
   string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" unused "${text}")
-  if(NOT CMAKE_MATCH_1 VERSION_GREATER_EQUAL 13.0)
-    set(why "${TEGULA_NVCC} is of CUDA '${CMAKE_MATCH_1}', and 13.0 or later is needed" PARENT_SCOPE)
+  set(version "${CMAKE_MATCH_1}")
+  if(NOT version VERSION_GREATER_EQUAL 13.0)
+    set(why "${TEGULA_NVCC} is of CUDA '${version}', and 13.0 or later is needed" PARENT_SCOPE)
     return()
   endif()
-  file(REAL_PATH ${TEGULA_NVCC} real)
-  get_filename_component(root ${real} DIRECTORY)
-  find_path(TEGULA_CUDA_INCLUDE cuda.h HINTS ${root}/../include ${root}/../targets/x86_64-linux/include)
+  # nvcc may be a script that calls another one, which knows where it lies.
+  execute_process(COMMAND ${TEGULA_NVCC} -dryrun -E -x cu /dev/null ERROR_VARIABLE dryrun OUTPUT_QUIET)
+  string(REGEX MATCH "INCLUDES=\"-I([^\"]+)\"" unused "${dryrun}")
+  find_path(TEGULA_CUDA_INCLUDE cuda.h PATHS ${CMAKE_MATCH_1} NO_DEFAULT_PATH)
   if(NOT TEGULA_CUDA_INCLUDE)
     set(why "cuda.h was not found beside ${TEGULA_NVCC}" PARENT_SCOPE)
     return()
   endif()
-  set(nvcc_version ${CMAKE_MATCH_1} PARENT_SCOPE)
+  set(nvcc_version ${version} PARENT_SCOPE)
 endfunction()
 
 set(why "")
@@ -47,16 +74,18 @@ if(why)
   message(STATUS "Without CUDA: ${why}")
   return()
 endif()
-message(STATUS "CUDA ${nvcc_version}: ${TEGULA_NVCC}")
 
 set(flags -std=c++20 -O3 --compress-mode=size -Xcompiler=-fvisibility=hidden)
-foreach(target ${TEGULA_CUDA_TARGETS})
+tegula_cuda_targets()
+foreach(target ${targets})
   if(target MATCHES "^(.*)-virtual$")
     list(APPEND flags -gencode arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1})
   else()
     list(APPEND flags -gencode arch=compute_${target},code=sm_${target})
   endif()
 endforeach()
+
+message(STATUS "CUDA ${nvcc_version}: ${TEGULA_NVCC}, for ${targets}")
 
 file(GLOB kernels CONFIGURE_DEPENDS csrc/cuda/*.cu csrc/*/cuda/*.cu)
 set(fatbins "")

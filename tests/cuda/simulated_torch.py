@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_map
 CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 # A torch without CUDA would have nothing to start.
 torch.cuda._lazy_init = lambda: None
-torch.cuda.is_available = lambda: True
+torch.cuda.is_available = torch.cuda.is_bf16_supported = lambda *_: True
+torch.cuda.amp.common.amp_definitely_not_available = lambda: False
 STREAM = 0x5EED  # what the package has to launch on
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 

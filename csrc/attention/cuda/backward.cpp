@@ -10,14 +10,6 @@
 namespace tegula {
 namespace {
 
-// Head sizes that kernels exist for; columns behind the given ones are zeros.
-constexpr int kDims[] = {32, 64, 96, 128, 192, 256};
-
-int dim_of(const AttentionGradArgs& a) {
-  const int64_t dim = std::max(a.dim, a.value_dim);
-  return *std::find_if(std::begin(kDims), std::end(kDims) - 1, [&](int d) { return d >= dim; });
-}
-
 std::string name_of_kernel(const char* what, const AttentionGradArgs& a, int dim) {
   return std::string("attention_") + what + "_mma_" + name_of(a.q.dtype) + "_d" +
          std::to_string(dim) + (is_rich(a) ? "_rich" : "_plain");
@@ -94,7 +86,7 @@ void attention_backward_mma(const AttentionGradArgs& a, const Place& place) {
   params.dq_chunks = in_chunks(a.dq), params.dk_chunks = in_chunks(a.dk);
   params.dv_chunks = in_chunks(a.dv);
   compute_gradient_rows(a, params.rows, place);
-  const int dim = dim_of(a);
+  const int dim = head_class(std::max(a.dim, a.value_dim), is_rich(a));
   launch_dq(params, dim, place);
   launch_dkdv(params, dim, place);
   if (a.dbias) launch_dbias(params, dim, place);

@@ -319,9 +319,6 @@ TEGULA_DEVICE void attention_dbias(const BiasGradientParams& params) {
     tegula::attention_dbias<T, dim>(params);                               \
   }
 #define TEGULA_DBIAS_KERNELS(T, name) \
-  TEGULA_DBIAS_KERNEL(T, name, 32)    \
   TEGULA_DBIAS_KERNEL(T, name, 64)    \
-  TEGULA_DBIAS_KERNEL(T, name, 96)    \
   TEGULA_DBIAS_KERNEL(T, name, 128)   \
-  TEGULA_DBIAS_KERNEL(T, name, 192)   \
   TEGULA_DBIAS_KERNEL(T, name, 256)

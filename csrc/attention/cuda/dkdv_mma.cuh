@@ -359,13 +359,12 @@ TEGULA_DEVICE void attention_dkdv(const AttentionBackwardParams& params) {
           const __grid_constant__ tegula::AttentionBackwardParams params) {                    \
     tegula::attention_dkdv<T, dim, rich>(params);                                              \
   }
-#define TEGULA_DKDV_KERNELS_OF(T, name, rich, options) \
-  TEGULA_DKDV_KERNEL(T, name, 32, rich, options)       \
-  TEGULA_DKDV_KERNEL(T, name, 64, rich, options)       \
-  TEGULA_DKDV_KERNEL(T, name, 96, rich, options)       \
-  TEGULA_DKDV_KERNEL(T, name, 128, rich, options)      \
-  TEGULA_DKDV_KERNEL(T, name, 192, rich, options)      \
-  TEGULA_DKDV_KERNEL(T, name, 256, rich, options)
-#define TEGULA_DKDV_KERNELS(T, name)            \
-  TEGULA_DKDV_KERNELS_OF(T, name, false, plain) \
-  TEGULA_DKDV_KERNELS_OF(T, name, true, rich)
+// One for each head_class.
+#define TEGULA_DKDV_KERNELS(T, name)             \
+  TEGULA_DKDV_KERNEL(T, name, 32, false, plain)  \
+  TEGULA_DKDV_KERNEL(T, name, 64, false, plain)  \
+  TEGULA_DKDV_KERNEL(T, name, 128, false, plain) \
+  TEGULA_DKDV_KERNEL(T, name, 256, false, plain) \
+  TEGULA_DKDV_KERNEL(T, name, 64, true, rich)    \
+  TEGULA_DKDV_KERNEL(T, name, 128, true, rich)   \
+  TEGULA_DKDV_KERNEL(T, name, 256, true, rich)

@@ -21,7 +21,7 @@ struct MmaPlan {
 
  private:
   static ForwardShape shape_for(const AttentionArgs& a, bool rich) {
-    const int dim = forward_dim(std::max(a.dim, a.value_dim), rich);
+    const int dim = head_class(std::max(a.dim, a.value_dim), rich);
     const ForwardShape few = forward_shape(dim, rich, 1);
     return a.heads / a.key_heads * a.q_len <= few.rows() ? few : forward_shape(dim, rich, 4);
   }

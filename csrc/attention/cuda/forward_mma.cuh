@@ -340,13 +340,11 @@ TEGULA_DEVICE void attention_forward(const AttentionForwardParams& p) {
 #define TEGULA_FORWARD_KERNELS_OF(type, name, dim, kind, rich) \
   TEGULA_FORWARD_KERNEL(type, name, dim, kind, rich, 4)        \
   TEGULA_FORWARD_KERNEL(type, name, dim, kind, rich, 1)
-// One for each forward_dim.
+// One for each head_class.
 #define TEGULA_FORWARD_KERNELS(type, name)                 \
   TEGULA_FORWARD_KERNELS_OF(type, name, 32, plain, false)  \
   TEGULA_FORWARD_KERNELS_OF(type, name, 64, plain, false)  \
-  TEGULA_FORWARD_KERNELS_OF(type, name, 96, plain, false)  \
   TEGULA_FORWARD_KERNELS_OF(type, name, 128, plain, false) \
-  TEGULA_FORWARD_KERNELS_OF(type, name, 192, plain, false) \
   TEGULA_FORWARD_KERNELS_OF(type, name, 256, plain, false) \
   TEGULA_FORWARD_KERNELS_OF(type, name, 64, rich, true)    \
   TEGULA_FORWARD_KERNELS_OF(type, name, 128, rich, true)   \

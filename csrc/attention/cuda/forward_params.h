@@ -2,26 +2,16 @@
 #pragma once
 
 #include "../attention.h"
+#include "rich.h"
 #include "seen_keys.h"
 
 namespace tegula {
-
-// Head sizes that kernels are compiled for: a smaller head has zeros behind it.
-TEGULA_INLINE constexpr int forward_dim(int64_t dim, bool rich) {
-  if (rich) return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
-  return dim <= 32    ? 32
-         : dim <= 64  ? 64
-         : dim <= 96  ? 96
-         : dim <= 128 ? 128
-         : dim <= 192 ? 192
-                      : 256;
-}
 
 inline constexpr int kItemBytes = 160;  // of a ForwardItem
 
 // A block of threads: each warp has row_tiles times 16 rows, and goes through tiles of keys.
 struct ForwardShape {
-  int dim;  // a forward_dim
+  int dim;  // a head_class
   int warps;
   int row_tiles;  // what is read of a key serves so many products
   int stages;     // tiles of keys in shared memory, and as many of values
