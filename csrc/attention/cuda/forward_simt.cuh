@@ -180,14 +180,10 @@ TEGULA_DEVICE unsigned score_pairs(const Scores<C, kRich>& scores,
   return hidden;
 }
 
-// Products of the thread's rows and the keys from `first_key` on become weights in tiles.pairs,
-// relative to the running maximum, and what was summed relative to the old one follows. `mixed`:
-// some pair may be hidden.
-template <bool kRich, class T, int kRows, class C>
-TEGULA_DEVICE void weigh(const Scores<C, kRich>& scores, const ForwardBlock<T, kRows>& block,
-                         int first_key, bool mixed, SimtTiles<C, kRows>& tiles,
-                         C (&pairs)[kRows][kRun], RowSums<C, kRows>& rows) {
-  const unsigned hidden = score_pairs(scores, block, first_key, mixed, tiles, pairs);
+// Scores become weights relative to the running maximum, and what was summed relative to the old
+// one follows.
+template <int kRows, class C>
+TEGULA_DEVICE void weigh_pairs(C (&pairs)[kRows][kRun], unsigned hidden, RowSums<C, kRows>& rows) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     C best = negative_infinity<C>();
@@ -212,18 +208,20 @@ TEGULA_DEVICE void weigh(const Scores<C, kRich>& scores, const ForwardBlock<T, k
       rows.sums[i][j] = rounded_product(rows.sums[i][j], rescale);
     }
   }
-  put_pairs(tiles, pairs);
-  if constexpr (kRich) {
-    if (!scores.drops()) return;
+}
+
+// Drops weights in tiles.pairs of the keys from `first_key` on.
+template <class T, int kRows, class C>
+TEGULA_DEVICE void drop_pairs(const Scores<C, true>& scores, const ForwardBlock<T, kRows>& block,
+                              int first_key, SimtTiles<C, kRows>& tiles) {
 #pragma unroll 1
-    for (int i = 0; i < kRows; ++i) {
-      C kept[kRun];
-      scores.kept_run(block.row(i), first_key, kept);
-      Quad<C> quad = tiles.own_pairs(i);
+  for (int i = 0; i < kRows; ++i) {
+    C kept[kRun];
+    scores.kept_run(block.row(i), first_key, kept);
+    Quad<C> quad = tiles.own_pairs(i);
 #pragma unroll
-      for (int j = 0; j < kRun; ++j) quad.value[j] = rounded_product(quad.value[j], kept[j]);
-      tiles.own_pairs(i) = quad;
-    }
+    for (int j = 0; j < kRun; ++j) quad.value[j] = rounded_product(quad.value[j], kept[j]);
+    tiles.own_pairs(i) = quad;
   }
 }
 
@@ -244,6 +242,12 @@ TEGULA_DEVICE void fold_into(const Partial<C, kRows>& total, const RowSums<C, kR
   }
 }
 
+// In units of log 2; -inf for none.
+template <class C>
+TEGULA_DEVICE C sink_of(const AttentionArgs& a, int64_t head) {
+  return a.sinks == nullptr ? negative_infinity<C>() : in_log2(static_cast<C>(a.sinks[head]));
+}
+
 // Out and log-sum-exp of the thread's rows.
 template <class T, class C, int kRows>
 TEGULA_DEVICE void write_rows(const ForwardSimtParams& p, const ForwardBlock<T, kRows>& block,
@@ -258,9 +262,7 @@ TEGULA_DEVICE void write_rows(const ForwardSimtParams& p, const ForwardBlock<T, 
     const int64_t row = block.row(i);
     if (row >= block.unit.rows) break;
     const int64_t head = block.unit.head(row), query = block.unit.query(row);
-    const C sink =
-        a.sinks == nullptr ? negative_infinity<C>() : in_log2(static_cast<C>(a.sinks[head]));
-    const RowResult<C> result = finish_row(rows.softmax[i], sink);
+    const RowResult<C> result = finish_row(rows.softmax[i], sink_of<C>(a, head));
     T* to = out.row(head, query);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -313,8 +315,12 @@ TEGULA_DEVICE void forward_simt(const ForwardSimtParams& p) {
       multiply_rows<T>(tiles, Operand{p.q, [&](int r) { return block.q[r]; }},
                        rows_from(block.keys, p.k, tile, count), block.busy(), pairs);
       const Scores<C, kRich> scores(a, block.unit);  // not kept: it takes registers
-      weigh(scores, block, tile + static_cast<int>(threadIdx.x) % kSimtSide * kRun, mixed, tiles,
-            pairs, rows);
+      const int key = tile + static_cast<int>(threadIdx.x) % kSimtSide * kRun;
+      weigh_pairs(pairs, score_pairs(scores, block, key, mixed, tiles, pairs), rows);
+      put_pairs(tiles, pairs);
+      if constexpr (kRich) {
+        if (scores.drops()) drop_pairs(scores, block, key, tiles);
+      }
       add_products<T>(tiles, rows_from(block.values, p.v, tile, count), block.column, count, mixed,
                       block.busy(), rows.sums);
     }

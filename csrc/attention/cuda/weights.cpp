@@ -16,13 +16,13 @@ void attention_weights(const AttentionArgs& a, const Place& place) {
   p.a = a;
   p.row_blocks = parts_of(a.heads / a.key_heads * a.q_len, rows);
   p.column_slabs = 1;
-  p.chunks = parts_of(a.k_len, kKeyChunk);
-  p.split = true;
+  p.chunks = 1;
+  p.split = false;
   p.partials = nullptr;
   p.q = row_steps(a.q), p.k = row_steps(a.k), p.v = row_steps(a.v), p.out = row_steps(a.out);
   params.weights = row_steps(a.weights);
   launch(place, std::string("attention_weights_") + name_of(a.q.dtype),
-         {a.batch * a.key_heads * p.row_blocks * p.chunks, kSimtThreads, 0}, params);
+         {a.batch * a.key_heads * p.row_blocks, kSimtThreads, 0}, params);
 }
 
 }  // namespace tegula

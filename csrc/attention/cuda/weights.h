@@ -6,7 +6,7 @@
 
 namespace tegula {
 
-// Fills args.weights; args.lse is an input.
+// Fills args.weights.
 void attention_weights(const AttentionArgs& args, const Place& place);
 
 }  // namespace tegula

@@ -1,4 +1,4 @@
-// What the kernels of weights.cuh are given.
+// What the kernels of weights.cu are given.
 #pragma once
 
 #include "forward_simt_params.h"
@@ -6,7 +6,7 @@
 namespace tegula {
 
 struct WeightsParams {
-  ForwardSimtParams forward;  // a block of threads for each chunk of keys
+  ForwardSimtParams forward;
   RowSteps weights;
 };
 
