@@ -24,8 +24,8 @@ MAX_WHEEL_BYTES := 3000000
 
 # Directories count too: a file that goes away changes the package.
 SOURCES := pyproject.toml CMakeLists.txt LICENSE \
-    $(shell find csrc python ! -name '*.so' ! -name '*.pyc' ! -name __pycache__)
-CXX_FILES = $(shell find csrc bench -name '*.h' -o -name '*.cpp' -o -name '*.inl')
+    $(shell find cmake csrc python ! -name '*.so' ! -name '*.pyc' ! -name __pycache__)
+CXX_FILES = $(shell find csrc bench tests -name '*.h' -o -name '*.cpp' -o -name '*.inl' -o -name '*.cu' -o -name '*.cuh')
 
 # Only the installed package may be found, never the source tree.
 unexport PYTHONPATH

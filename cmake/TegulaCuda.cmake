@@ -129,4 +129,5 @@ target_link_libraries(_cuda PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(_cuda PRIVATE -static-libstdc++
                     LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/csrc/bind/exports.map
                     $<$<CONFIG:Release>:LINKER:-s>)
+target_compile_definitions(_core PRIVATE TEGULA_WITH_CUDA)
 install(TARGETS _cuda LIBRARY DESTINATION tegula)

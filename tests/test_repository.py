@@ -90,6 +90,7 @@ def build_objects(folder):
         "cmake",
         f"-S{ROOT}",
         f"-B{folder}",
+        "-DTEGULA_CUDA=OFF",
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
     )
@@ -120,17 +121,23 @@ def test_isa_object_calls_c_functions_only(isa_objects, name):
     assert {symbol for symbol in called if symbol.startswith("_Z")} == set()
 
 
-def test_module_needs_the_c_library_only():
-    dynamic = output_of("readelf", "--dynamic", "--wide", _core.__file__)
+MODULES = [module for module in (_core, tg.cuda.native()) if module is not None]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_module_needs_the_c_library_only(module):
+    """Not CUDA either: its driver is found when it is needed."""
+    dynamic = output_of("readelf", "--dynamic", "--wide", module.__file__)
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic)
     assert needed, dynamic
     assert {re.match(r"(lib\w+|ld-linux)", name)[0] for name in needed} <= ALLOWED_LIBRARIES
     assert not re.search(r"\((RPATH|RUNPATH)\)", dynamic)
 
 
-def test_module_exports_nothing_of_its_own():
-    exported = symbols(_core.__file__, "--dynamic", "--defined-only")
-    assert "PyInit__core" in exported
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_module_exports_nothing_of_its_own(module):
+    exported = symbols(module.__file__, "--dynamic", "--defined-only")
+    assert f"PyInit_{module.__name__.rpartition('.')[2]}" in exported
     assert {name for name in exported if "tegula" in name} == set()
 
 
@@ -196,7 +203,7 @@ def modules():
     names = [found.name for found in pkgutil.walk_packages(tg.__path__, "tegula.")]
     return [
         "tegula",
-        *(name for name in names if name.rpartition(".")[2] not in ("_core", "__main__")),
+        *(name for name in names if name.rpartition(".")[2] not in ("_core", "_cuda", "__main__")),
     ]
 
 

@@ -19,7 +19,13 @@ namespace {
 void check_device(py::handle tensor, const char* name) {
   const std::string device = text(tensor.attr("device"));
   if (device == "cpu") return;
-  throw NotPlainError(message(name, " is on device '", device, "', expected 'cpu'"));
+#ifdef TEGULA_WITH_CUDA
+  const bool known = true;
+#else
+  const bool known = device.compare(0, 4, "cuda") != 0;
+#endif
+  throw NotPlainError(message(name, " is on device '", device, "', expected 'cpu'",
+                              known ? "" : ": this is no CUDA build of tegula"));
 }
 
 View by_exchange(const DLPackExchangeAPI& api, py::handle tensor, const char* name) {

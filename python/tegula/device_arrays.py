@@ -87,7 +87,7 @@ def _lowered(
             raise TypeError(f"bias must be an array of floats beside q, got {checks.kind(bias)}")
         bias = _broadcast_bias(q, bias, lead, (heads, q_len, k_len))
     given = [None if checks.is_device_array(x) else x for x in (alibi, sinks)]
-    *per_head, scale, softcap, dropout_p, seed = numbers(*given, scale, softcap, dropout_p, seed)
+    *per_head, scale, softcap, dropout_p, seed = numbers(given[0], given[1], scale, softcap, dropout_p, seed)
     slopes, logits = (
         x.astype("float64") if checks.is_device_array(x) else None if x is None else _copied(made, q)
         for x, made in zip((alibi, sinks), per_head, strict=True)

@@ -90,7 +90,6 @@ void bind_embedding(py::module_& module) {
              py::arg("num_rows"), py::arg("padding_idx"), py::arg("ignore_id"), py::arg("scale"),
              py::arg("dropout_p"), py::arg("seed"), py::arg("threads"));
   module.def("set_id_checks", [](bool first) { g_checks_first = first; }, py::arg("first"));
-  module.def("id_checks", [] { return g_checks_first; });
 }
 
 }  // namespace tegula

@@ -51,12 +51,6 @@ PYBIND11_MODULE(_cuda, module) {
   module.def("devices", &devices);
   module.def("warm_up", [](int device) { prepared_place(device, nullptr); }, py::arg("device"));
   module.def("raise_id_fault", &raise_id_fault, py::arg("device"));
-  // Waits for the stream of an array's library.
-  module.def("synchronize", [](py::handle like) {
-    const Place place = place_of(like);
-    GilRelease unlocked;
-    synchronize(place);
-  });
 
   bind_positional_encoding(module);
   bind_embedding(module);

@@ -120,7 +120,7 @@ def direct(*tensors: torch.Tensor | None) -> bool:
         or _in_function_mode()
         or _dispatch_modes()
         or _profiled()
-        or not _excluded(_AUTOCAST_CUDA if tensors and tensors[0].is_cuda else _AUTOCAST)
+        or not _excluded(_AUTOCAST_CUDA if tensors and getattr(tensors[0], "is_cuda", False) else _AUTOCAST)
         or _jit_state() is not None
         or _forward_ad._current_level >= 0
     )
