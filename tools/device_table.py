@@ -39,7 +39,7 @@ def run(*arguments: str) -> set[str]:
 def table(processor: set[str], simulated: set[str]) -> str:
     """The table in Markdown."""
     hardware = passed(HARDWARE) if HARDWARE.exists() else set()
-    lines = [("", "CPU", "CUDA (simulated)", "CUDA (hardware)"), ("---",) * 4]
+    lines: list[tuple[str, ...]] = [("", "CPU", "CUDA (simulated)", "CUDA (hardware)"), ("---",) * 4]
     for row in rows():
         cells = ("yes" if row in where else "" for where in (processor, simulated))
         lines.append((row, *cells, "yes" if row in hardware else "not run yet"))
@@ -48,7 +48,7 @@ def table(processor: set[str], simulated: set[str]) -> str:
 
 def rows() -> list[str]:
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "cuda")]
-    from device_probes import PROBES
+    from device_probes import PROBES  # type: ignore[import-not-found]
 
     return list(PROBES)
 
