@@ -58,7 +58,7 @@ TEGULA_DEVICE RowResult<C> finish_row(RowSoftmax<C> softmax, C sink) {
   const C sum = fused(softmax.sum, share, power_of_2(rounded_sum(sink, -point)));
   RowResult<C> result;
   result.factor = sum == C(0) ? C(0) : share / sum;
-  result.lse = rounded_sum(in_natural(best), static_cast<C>(log(sum)));
+  result.lse = in_natural(best, static_cast<C>(log(sum)));
   return result;
 }
 

@@ -90,20 +90,17 @@ TEGULA_DEVICE void gradient_rows(const GradientRowsParams& p) {
     static_cast<C*>(p.rows.deltas)[first + i] = empty ? C(0) : delta;
   }
 
-  __shared__ C shifts[kSightRows];
+  __shared__ C log_sums[kSightRows];
   __shared__ SeenKeys all_seen[kSightRows];
   if (threadIdx.x < kSightRows) {
     const int lane = threadIdx.x;
     SeenKeys seen;
-    C shift = -negative_infinity<C>();
+    C lse = negative_infinity<C>();
     if (first_row + lane < unit.rows) {
-      const C lse = number_of(p.a.lse, first_row + lane);
-      if (lse != negative_infinity<C>()) {
-        shift = in_log2(lse);
-        seen = seen_by(p.a, unit, first_row + lane);
-      }
+      lse = number_of(p.a.lse, first_row + lane);
+      if (lse != negative_infinity<C>()) seen = seen_by(p.a, unit, first_row + lane);
     }
-    shifts[lane] = shift, all_seen[lane] = seen;
+    log_sums[lane] = lse, all_seen[lane] = seen;
     p.rows.seen[first + lane] = seen;
     const SeenByAll sight = seen_by_warp(seen, true);
     if (lane == 0) p.rows.sights[first / kSightRows] = sight;
@@ -111,8 +108,14 @@ TEGULA_DEVICE void gradient_rows(const GradientRowsParams& p) {
   __syncthreads();
 
   for (int r = threadIdx.x / 32; r < kSightRows; r += kThreads / 32) {
-    C shift = shifts[r], rest = 0;
-    if (p.rows.rests != nullptr && is_far(shift)) {
+    const C lse = log_sums[r];
+    C shift = lse == negative_infinity<C>() ? -lse : in_log2(lse), rest = 0;
+    if (p.rows.rests != nullptr && !is_far(shift)) {
+      // What rounding takes from the shift would go into all weights of the row.
+      if (!isinf(shift)) {
+        rest = static_cast<C>(fma(static_cast<double>(lse), kLog2E, -static_cast<double>(shift)));
+      }
+    } else if (p.rows.rests != nullptr) {
       if (is_rich(p.a)) {
         split_shift<T, true>(p.a, unit, first_row + r, all_seen[r], shift, rest);
       } else {

@@ -27,15 +27,16 @@ TEGULA_DEVICE C saturated(C rounded, bool was_infinite) {
   const C largest = sizeof(C) == 4 ? static_cast<C>(FLT_MAX) : static_cast<C>(DBL_MAX);
   return isinf(rounded) && !was_infinite ? copysign(largest, rounded) : rounded;
 }
-// Logarithms in units of log 2, and back.
+// A natural logarithm in units of log 2.
 template <class C>
 TEGULA_DEVICE C in_log2(C natural) {
   return saturated(rounded_product(natural, static_cast<C>(kLog2E)), isinf(natural));
 }
+// The other way, and a natural logarithm added.
 template <class C>
-TEGULA_DEVICE C in_natural(C log2) {
+TEGULA_DEVICE C in_natural(C log2, C natural) {
   const C largest = sizeof(C) == 4 ? static_cast<C>(FLT_MAX) : static_cast<C>(DBL_MAX);
-  return fabs(log2) == largest ? log2 : rounded_product(log2, static_cast<C>(kLn2));
+  return fabs(log2) == largest ? log2 : fused(log2, static_cast<C>(kLn2), natural);
 }
 
 TEGULA_DEVICE float hyperbolic_tangent(float x) { return tanhf(x); }
