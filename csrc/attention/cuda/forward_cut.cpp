@@ -22,8 +22,8 @@ ForwardCut cut_forward(const AttentionArgs& a, const BlockRoom& room, AttentionF
 
   ForwardCut cut;
   const int64_t chunks = parts_of(a.k_len, kKeyChunk);
-  // Where not even half of the device has something to do, each chunk is an item.
-  cut.split = chunks > 1 && 2 * p.items <= room.resident;
+  // Where much of the device would have nothing to do, each chunk is an item.
+  cut.split = chunks > 1 && 4 * p.items <= 3 * room.resident;
   if (cut.split) p.chunks = chunks, p.items *= chunks;
   cut.blocks = p.items;
   if (room.steady || (chunks > 1 && !cut.split)) cut.blocks = std::min(p.items, room.resident);

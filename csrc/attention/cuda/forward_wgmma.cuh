@@ -55,7 +55,7 @@ struct WgmmaShared {
 };
 
 // A thread's, of 65536 that three groups of warps share.
-inline constexpr int kSenderRegisters = 56, kGroupRegisters = 224;
+inline constexpr int kSenderRegisters = 72, kGroupRegisters = 216;
 
 // Barriers of some warps.
 enum WgmmaBarrier { kSenders = 1, kTurns = 2, kVotes = 4 };

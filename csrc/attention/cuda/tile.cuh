@@ -30,6 +30,16 @@ TEGULA_DEVICE uint32_t fragment(uint32_t place, int down, int along) {
   return (place ^ along % kTurns * 32) + along / kTurns * kTurns * 32 + down * kDim * 2;
 }
 
+// Numbers `step` apart, as far as there are any.
+TEGULA_DEVICE uint4 gather_chunk(const uint16_t* from, int count, int64_t step) {
+  uint32_t pairs[kChunk / 2] = {};
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    if (i < count) pairs[i / 2] |= static_cast<uint32_t>(from[i * step]) << i % 2 * 16;
+  }
+  return {pairs[0], pairs[1], pairs[2], pairs[3]};
+}
+
 // Copies rows [0, kRows) to the tile at `to`: row r from `row_at(r)`, a pointer to its first
 // element, or null for zeros. `size` elements a row, `step` elements apart. The copies of `chunks`
 // are asynchronous, others done when this returns; either way others see them after a barrier.
@@ -51,11 +61,12 @@ TEGULA_DEVICE void load_tile(uint32_t to, RowAt row_at, int size, int64_t step, 
     return;
   }
 #pragma unroll 1
-  for (int i = threadIdx.x; i < kRows * kDim; i += threads) {
-    const int row = i / kDim, column = i % kDim;
+  for (int i = threadIdx.x; i < kRows * kChunks; i += threads) {
+    const int row = i / kChunks, first = i % kChunks * kChunk;
     const uint16_t* from = row_at(row);
-    const uint16_t value = from != nullptr && column < size ? from[column * step] : 0;
-    store_shared(to + tile_offset<kDim>(row, column / kChunk) + column % kChunk * 2, value);
+    const int count = from != nullptr ? size - first : 0;
+    store_shared_128(to + tile_offset<kDim>(row, first / kChunk),
+                     gather_chunk(from + first * step, count, step));
   }
 }
 
@@ -84,13 +95,8 @@ TEGULA_DEVICE void load_rows(uint32_t to, const uint16_t* first, int64_t row_ste
   }
 #pragma unroll 1
   for (int at = row; at < kRows; at += kPass, from += row_step) {
-    uint32_t parts[kChunk / 2] = {};
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      if (at < lo || at >= hi || chunk * kChunk + i >= size) break;
-      parts[i / 2] |= static_cast<uint32_t>(from[i * step]) << i % 2 * 16;
-    }
-    store_shared_128(to + tile_offset<kDim>(at, chunk), {parts[0], parts[1], parts[2], parts[3]});
+    const int count = at >= lo && at < hi ? size - chunk * kChunk : 0;
+    store_shared_128(to + tile_offset<kDim>(at, chunk), gather_chunk(from, count, step));
   }
 }
 
