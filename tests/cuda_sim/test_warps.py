@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -112,3 +113,14 @@ def test_atomics(simulator, words, seed):
     np.testing.assert_array_equal(found[:10], expected(words))
     np.testing.assert_array_equal(found[16:26], sum(map(expected, words.reshape(3, 64)), np.uint32(0)))
     assert sums.numpy() == 96
+
+
+def test_atomics_of_halves(simulate):
+    """Sums of numbers that every type holds; sm_90 has instructions for all of them."""
+    simulator = simulate("warps_sm90", ["warps.cu"], ["90a"])
+    kinds = ((2, np.float16), (2, ml_dtypes.bfloat16), (1, np.float64))
+    with simulator.pretending(capability=90):
+        arrays = [DeviceArray.from_numpy(simulator, np.zeros(size, kind)) for size, kind in kinds]
+        simulator.launch("atomics_of_halves", 2, 64, *arrays)
+    found = [array.numpy().astype(float).tolist() for array in arrays]
+    assert found == [[128, 64], [128, 64], [32]]

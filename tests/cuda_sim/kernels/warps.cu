@@ -1,4 +1,7 @@
 // What the lanes of a warp do together, and atomics.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <cstdint>
 
 #define KERNEL extern "C" __global__ void
@@ -71,4 +74,10 @@ KERNEL atomics(const uint32_t* in, uint32_t* counters, float* sums) {
   atomicAdd(sums, 0.5f);
   __syncthreads();
   if (threadIdx.x < 10) atomicAdd(counters + 16 + threadIdx.x, own[threadIdx.x]);
+}
+
+KERNEL atomics_of_halves(__half2* halves, __nv_bfloat162* bfloats, double* sum) {
+  atomicAdd(halves, __floats2half2_rn(1.f, 0.5f));
+  atomicAdd(bfloats, __floats2bfloat162_rn(1.f, 0.5f));
+  atomicAdd(sum, 0.25);
 }
