@@ -60,6 +60,10 @@ struct BoxAxes {
   bool repeats;  // all keys are one
 };
 
+bool has_boxes(const View& view) {
+  return view.size(0) > 0 && view.size(1) > 0 && in_chunks(view) && BoxAxes(view).fit();
+}
+
 WgmmaTiles tiles_of(const View& view, const Place& place) {
   const BoxAxes axes(view);
   TensorBoxes boxes{view.data, view.dtype, {}, {}, {64, WgmmaShape::kKeys, 1, 1}};
@@ -83,9 +87,7 @@ ForwardCut cut(const AttentionArgs& a, const DeviceFacts& facts, AttentionForwar
 
 bool suits_wgmma(const AttentionArgs& a, const DeviceFacts& facts) {
   const int64_t dim = std::max(a.dim, a.value_dim);
-  return kCompiled && facts.major == 9 && !needs_rich(a) && dim >= kLeastDim && dim <= kMostDim &&
-         a.dim > 0 && a.value_dim > 0 && in_chunks(a.k) && in_chunks(a.v) && BoxAxes(a.k).fit() &&
-         BoxAxes(a.v).fit();
+  return kCompiled && facts.major == 9 && !needs_rich(a) && dim >= kLeastDim && dim <= kMostDim;
 }
 
 size_t attention_forward_wgmma_workspace(const AttentionArgs& a, const DeviceFacts& facts) {
@@ -100,7 +102,8 @@ void attention_forward_wgmma(const AttentionArgs& a, const Place& place) {
   AttentionWgmmaParams params;
   const ForwardCut found = cut(a, place.facts, params.forward, workspace);
   params.k = params.v = {};
-  if (a.k_len > 0) params.k = tiles_of(a.k, place), params.v = tiles_of(a.v, place);
+  params.boxed = has_boxes(a.k) && has_boxes(a.v);
+  if (params.boxed) params.k = tiles_of(a.k, place), params.v = tiles_of(a.v, place);
   const auto* taken = params.forward.taken;
   if (taken != nullptr) clear(place, params.forward.taken, sizeof *taken);
   const WgmmaShape shape = shape_for(a);

@@ -3,8 +3,9 @@
 //
 // A block has one or two groups of four warps that compute, with 64 rows each, and four warps that
 // send for what these need. Keys and values come in boxes of 128 keys by 64 columns, copied by an
-// engine of its own; queries are copied by three of the four warps. Blocks stay for many items, and
-// the next item's queries and first keys arrive while the results of this one are written.
+// engine of its own; queries, and keys and values with unusual steps, by three of the four warps.
+// Blocks stay for many items, and the next item's queries and first keys arrive while the results
+// of this one are written.
 //
 // Products run on by themselves. A group starts those of the next scores and then those of the last
 // weights with their values, and finds the next weights while the latter run:
@@ -14,191 +15,11 @@
 // Two groups take turns at starting products: one's softmax hides behind the other's products.
 #pragma once
 
-#include "../../cuda/ptx_hopper.cuh"
 #include "finished_rows.cuh"
-#include "forward_wgmma_params.h"
 #include "online_softmax.cuh"
+#include "wgmma_sender.cuh"
 
 namespace tegula {
-
-// Of an item, in shared memory. There are two: the next item's is written while this one's is read.
-template <WgmmaShape kShape>
-struct WgmmaRecord {
-  ForwardItem item;
-  int64_t index;  // of the item; -1: there are no more
-  SeenKeys seen[kShape.rows()];
-  SeenByAll sights[kShape.rows() / 32];
-};
-
-template <WgmmaShape kShape>
-struct WgmmaShared {
-  WgmmaRecord<kShape> records[2];
-  uint64_t queries_full, queries_empty;
-  uint64_t keys_full[kShape.stages], keys_empty[kShape.stages];
-  uint64_t values_full[kShape.stages], values_empty[kShape.stages];
-  uint64_t record_empty[2];
-
-  // `warps`: those that compute.
-  TEGULA_DEVICE void init(int warps) {
-    const auto init = [](uint64_t& barrier, int count) {
-      init_barrier(shared_address(&barrier), count);
-    };
-    init(queries_full, WgmmaShape::kLoaders), init(queries_empty, warps);
-#pragma unroll
-    for (int stage = 0; stage < kShape.stages; ++stage) {
-      init(keys_full[stage], 1), init(keys_empty[stage], warps);
-      init(values_full[stage], 1), init(values_empty[stage], warps);
-    }
-    init(record_empty[0], warps), init(record_empty[1], warps);
-    fence_async();
-  }
-};
-
-// A thread's, of 65536 that three groups of warps share.
-inline constexpr int kSenderRegisters = 72, kGroupRegisters = 216;
-
-// Barriers of some warps.
-enum WgmmaBarrier { kSenders = 1, kTurns = 2, kVotes = 4 };
-
-// What both kinds of warps know.
-template <WgmmaShape kShape>
-class WgmmaBlock {
- protected:
-  static constexpr int kDim = kShape.dim, kRows = kShape.rows(), kGroups = kShape.groups;
-  static constexpr int kStages = kShape.stages, kKeys = WgmmaShape::kKeys;
-  static constexpr int kHalves = kDim / 64;  // boxes of 64 columns
-  static constexpr int kBoxBytes = kKeys * 128;
-  static constexpr int kTileBytes = kHalves * kBoxBytes;
-  static constexpr int kQueryBoxBytes = kRows * 128;
-  static_assert(sizeof(WgmmaShared<kShape>) <= WgmmaShape::kSharedBytes);
-
-  TEGULA_DEVICE WgmmaBlock(const AttentionWgmmaParams& params, unsigned char* memory)
-      : params_(params),
-        p_(params.forward),
-        a_(params.forward.a),
-        tiles_(shared_address(memory)),
-        shared_(*reinterpret_cast<WgmmaShared<kShape>*>(memory + kShape.shared_at())) {}
-
-  TEGULA_DEVICE uint32_t keys_at(int tile) const {
-    return tiles_ + kShape.keys_at() + tile % kStages * (2 * kTileBytes);
-  }
-  TEGULA_DEVICE uint32_t values_at(int tile) const { return keys_at(tile) + kTileBytes; }
-  static TEGULA_DEVICE uint32_t at(const uint64_t& barrier) { return shared_address(&barrier); }
-
-  const AttentionWgmmaParams& params_;
-  const AttentionForwardParams& p_;
-  const AttentionArgs& a_;
-  const uint32_t tiles_;  // queries, then out, then stages of keys and values
-  WgmmaShared<kShape>& shared_;
-};
-
-// The first four warps.
-template <WgmmaShape kShape>
-class WgmmaSender : WgmmaBlock<kShape> {
-  using Base = WgmmaBlock<kShape>;
-  using Base::a_, Base::p_, Base::params_, Base::shared_, Base::tiles_, Base::at;
-  using Base::kBoxBytes, Base::kHalves, Base::kKeys, Base::kRows, Base::kStages;
-  static constexpr int kThreads = 128, kLoaders = WgmmaShape::kLoaders;
-
- public:
-  TEGULA_DEVICE WgmmaSender(const AttentionWgmmaParams& params, unsigned char* memory)
-      : Base(params, memory) {}
-
-  TEGULA_DEVICE void run() {
-    int64_t index = blockIdx.x;
-    int tile = 0;
-#pragma unroll 1
-    for (int turn = 0;; ++turn) {
-      auto& record = shared_.records[turn % 2];
-      if (turn >= 2) wait_for_phase(at(shared_.record_empty[turn % 2]), turn / 2 - 1);
-      if (index >= p_.items) {
-        if (threadIdx.x == 0) record.index = -1;
-        barrier_wait(kSenders, kThreads);
-        if (threadIdx.x < kLoaders) {
-          if (turn >= 1) wait_for_phase(at(shared_.queries_empty), turn - 1);
-          arrive(at(shared_.queries_full));
-        }
-        return;
-      }
-      start(index, record);
-      const int64_t next = record.item.next;
-      if (threadIdx.x < kLoaders) {
-        if (turn >= 1) wait_for_phase(at(shared_.queries_empty), turn - 1);
-        send_queries(record.item);
-      } else if (threadIdx.x == kLoaders) {
-        send_tiles(record.item, tile);
-      }
-      __syncwarp();
-      tile += record.item.tiles.count();
-      index = next;
-    }
-  }
-
- private:
-  TEGULA_DEVICE void start(int64_t index, WgmmaRecord<kShape>& record) {
-    const ItemRows rows(p_, index, kRows);
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread == 0) {
-      describe_item(p_, index, rows, record.item);
-      record.index = index;
-      record.item.next =
-          gridDim.x +
-          (p_.taken == nullptr ? index : static_cast<int64_t>(atomicAdd(p_.taken, 1ull)));
-    }
-    if (thread < kRows) {
-      look_at_rows(a_, rows, thread, true, record.seen, record.sights[thread / 32]);
-    }
-    barrier_wait(kSenders, kThreads);
-    if (thread == 0) sum_up_item(record.sights, kKeys, record.item);
-    barrier_wait(kSenders, kThreads);
-  }
-
-  TEGULA_DEVICE void send_queries(const ForwardItem& item) {
-    const RowPlaces places(item.unit, item.first_row);
-    const int64_t step = a_.q.step(0);
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const Slab<const uint16_t> q{item.q + half * 64 * step, a_.q.step(2), a_.q.step(1), step};
-      load_tile<64, kRows, kLoaders>(
-          tiles_ + half * Base::kQueryBoxBytes, [&](int row) { return places.row_of(q, row); },
-          static_cast<int>(a_.dim) - half * 64, step, p_.q_chunks);
-    }
-    commit_copies();
-    wait_for_copies<0>();
-    fence_async();
-    arrive(at(shared_.queries_full));
-  }
-
-  // One thread. The first values come after the second keys: so they are needed.
-  TEGULA_DEVICE void send_tiles(const ForwardItem& item, int tile) {
-    const int count = item.tiles.count();
-    const int head = static_cast<int>(item.unit.key_head);
-    const int batch = static_cast<int>(item.unit.batch);
-#pragma unroll 1
-    for (int i = 0; i <= count; ++i) {
-      if (i < count) {
-        send(params_.k, item.tiles[i] * kKeys, head, batch, this->keys_at(tile + i), tile + i,
-             shared_.keys_full, shared_.keys_empty);
-      }
-      if (i > 0) {
-        send(params_.v, item.tiles[i - 1] * kKeys, head, batch, this->values_at(tile + i - 1),
-             tile + i - 1, shared_.values_full, shared_.values_empty);
-      }
-    }
-  }
-  TEGULA_DEVICE void send(const WgmmaTiles& from, int key, int head, int batch, uint32_t to,
-                          int tile, const uint64_t (&full)[kStages],
-                          const uint64_t (&empty)[kStages]) {
-    const int stage = tile % kStages;
-    if (tile >= kStages) wait_for_phase(at(empty[stage]), tile / kStages - 1);
-    arrive_with_bytes(at(full[stage]), Base::kTileBytes);
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      copy_box(to + half * kBoxBytes, from.map, half * 64, key, from.heads ? head : 0,
-               from.batches ? batch : 0, at(full[stage]));
-    }
-  }
-};
 
 // A group of four warps: they have 64 rows, of which each warp has 16.
 template <class T, WgmmaShape kShape>
@@ -423,7 +244,9 @@ template <class T, WgmmaShape kShape>
 TEGULA_DEVICE void attention_forward(const AttentionWgmmaParams& params) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<WgmmaShared<kShape>*>(memory + kShape.shared_at());
-  if (threadIdx.x == 0) shared.init(kShape.groups * 4);
+  if (threadIdx.x == 0) {
+    shared.init(kShape.groups * 4, params.boxed ? 1 : WgmmaShape::kLoaders);
+  }
   __syncthreads();
   if (threadIdx.x < 128) {
     if (kShape.groups == 2) keep_registers<kSenderRegisters>();

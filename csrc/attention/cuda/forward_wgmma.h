@@ -8,8 +8,8 @@
 
 namespace tegula {
 
-// Whether these kernels can take the call: no options, heads of 33 to 128, and keys and values that
-// a copy engine finds its way in. Lengths play no part.
+// Whether these kernels take the call: no options, heads of 33 to 128. Lengths and strides play no
+// part, so that they do not change bits.
 bool suits_wgmma(const AttentionArgs& args, const DeviceFacts& facts);
 
 size_t attention_forward_wgmma_workspace(const AttentionArgs& args, const DeviceFacts& facts);

@@ -35,6 +35,7 @@ struct WgmmaTiles {
 
 struct AttentionWgmmaParams {
   WgmmaTiles k, v;
+  bool boxed;  // keys and values come in boxes; or else k and v are empty, and rows are copied
   AttentionForwardParams forward;
 };
 

@@ -13,10 +13,10 @@ class KeyTiles {
   TEGULA_DEVICE KeyTiles(const SeenByAll& sight, int size) {
     if (sight.hi <= sight.lo) return;
     first_ = sight.lo / size;
-    const int end = (sight.hi + size - 1) / size;
+    const int end = (sight.hi - 1) / size + 1;
     count_ = end - first_, gap_ = end;
     if (sight.gap_lo >= sight.gap_hi) return;
-    const int gap_begin = max(first_, (sight.gap_lo + size - 1) / size);
+    const int gap_begin = max(first_, (sight.gap_lo - 1) / size + 1);
     const int gap_end = min(end, sight.gap_hi / size);
     if (gap_begin >= gap_end) return;
     gap_ = gap_begin, skip_ = gap_end - gap_begin, count_ -= skip_;
