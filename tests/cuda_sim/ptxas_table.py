@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 if not __package__:
@@ -55,11 +55,24 @@ def render(found: dict[tuple[str, str], Resources]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def changes(committed: str, measured: str) -> list[str]:
-    """The lines in which two tables differ, with - and +."""
-    before, after = committed.splitlines(), measured.splitlines()
-    removed = [f"- {line}" for line in before if line not in after]
-    return removed + [f"+ {line}" for line in after if line not in before]
+def cells_of(table: str, targets: Collection[str]) -> dict[tuple[str, str], str]:
+    """The cells of a table, for some targets, that are not empty."""
+    found = {}
+    for line in table.splitlines():
+        if line.startswith("#"):
+            continue
+        kernel, *cells = line.split()
+        pairs = zip(TARGETS, cells, strict=True)
+        found.update({(kernel, target): text for target, text in pairs if target in targets and text != "-"})
+    return found
+
+
+def changes(committed: str, measured: str, targets: Collection[str] = TARGETS) -> list[str]:
+    """What two tables say differently of some targets, with - and +."""
+    before, after = cells_of(committed, targets), cells_of(measured, targets)
+    removed = [f"- {kernel} sm_{target} {text}" for (kernel, target), text in before.items()]
+    added = [f"+ {kernel} sm_{target} {text}" for (kernel, target), text in after.items()]
+    return sorted({*removed, *added} - {f"- {line[2:]}" for line in added} - {f"+ {line[2:]}" for line in removed})
 
 
 def main() -> int:
