@@ -198,6 +198,7 @@ class ForwardBlock {
       for (int h = 0; h < 2; ++h) {
         const int row = row_of(m, h);
         const SeenKeys seen = record_.seen[row];
+        const RowPlace place = place_in_unit(row);
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
 #pragma unroll
@@ -207,7 +208,7 @@ class ForwardBlock {
             if (!seen.sees(key)) {
               score = negative_infinity<float>();
             } else if constexpr (kRich) {
-              score = scores(score, record_.item.first_row + row, key);
+              score = scores(score, place, key);
             }
           }
         }
@@ -215,15 +216,17 @@ class ForwardBlock {
     }
   }
 
+  TEGULA_DEVICE RowPlace place_in_unit(int row) const {
+    return kRich ? record_.item.unit.place(record_.item.first_row + row) : RowPlace{};
+  }
+
   // From scores to weights. Rich scores are in units of log 2.
   TEGULA_DEVICE void weigh(float (&s)[kM][kN][4], uint32_t (&weights)[kM][kN][2], int begin) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       float rescale[2];
-      weigh_rows<!kRich>(s[m], scale_of_scores(), softmax_[m], rescale,
-                         [&](int h, int n, float* pair) {
-                           if constexpr (kRich) drop(pair, row_of(m, h), begin + n * 8 + column());
-                         });
+      weigh_rows<!kRich>(s[m], scale_of_scores(), softmax_[m], rescale);
+      if (kRich && a_.dropout.active()) drop_weights(s[m], m, begin);
       round_weights<T>(s[m], weights[m]);
       rescale_sums(out_[m], rescale);
     }
@@ -232,14 +235,31 @@ class ForwardBlock {
     return kRich ? 1.0f : static_cast<float>(a_.scale * kLog2E);
   }
 
-  // Kept weights are scaled at the end.
-  TEGULA_DEVICE void drop(float* pair, int row, int key) const {
-    if (!a_.dropout.active()) return;
-    float kept[2];
+  // Dropped weights have counted in the softmax; kept ones are scaled at the end. Two lanes share
+  // four keys, whose decisions come together: one makes them for a row, one for the other.
+  TEGULA_DEVICE void drop_weights(float (&s)[kN][4], int m, int begin) const {
     const Scores<float, kRich> scores(a_, record_.item.unit);
-    scores.kept_pair(record_.item.first_row + row, key, kept);
+    const bool second = lane() % 2 != 0;
+    const RowPlace row = place_in_unit(row_of(m, second));
+    uint32_t kept[2] = {};  // of each half, two bits for each n
+#pragma unroll 1
+    for (int n = 0; n < kN; ++n) {
+      float factors[4];
+      scores.kept_run(row, begin + n * 8 + column() / 4 * 4, factors);
+      uint32_t bits = 0;
 #pragma unroll
-    for (int e = 0; e < 2; ++e) pair[e] = kept[e] == 0 ? 0 : pair[e];
+      for (int i = 0; i < 4; ++i) bits |= static_cast<uint32_t>(factors[i] != 0) << i;
+      const uint32_t own = second ? bits >> 2 : bits & 3;
+      const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, second ? bits & 3 : bits >> 2, 1);
+      kept[0] |= (second ? other : own) << 2 * n, kept[1] |= (second ? own : other) << 2 * n;
+    }
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if ((kept[i / 2] >> (2 * n + i % 2) & 1) == 0) s[n][i] = 0;
+      }
+    }
   }
 
   TEGULA_DEVICE void add_unclean_values(const uint32_t (&weights)[kM][kN][2], uint32_t values,

@@ -157,7 +157,7 @@ class WgmmaGroup : WgmmaBlock<kShape> {
     if (!record_->sights[warp_row() / 32].shows_all(begin, begin + kKeys)) {
       hide_keys(s, record_->seen[row_of(0)], record_->seen[row_of(1)], begin + column());
     }
-    weigh_rows<true>(s, scale_, softmax_, rescale, [](int, int, float*) {});
+    weigh_rows<true>(s, scale_, softmax_, rescale);
   }
 
   // Where values are not finite that some row may not see: see gradient_tiles.cuh.

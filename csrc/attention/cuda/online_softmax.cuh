@@ -26,11 +26,10 @@ inline constexpr float kLargePoint = 1 << 24;
 // Takes the scores of rows g (half 0) and g + 8 of the fragment into their softmax, and puts
 // weights in their place. `rescale` is what sums over earlier keys are to be multiplied by. The
 // softmax counts scores as they come, which times `scale` are in units of log 2 (kScaled false:
-// they are already), and its sum runs over the lane's own keys. drop(half, n, weights) may take
-// some of two weights away that count in the sum all the same.
-template <bool kScaled, int kN, class Drop>
+// they are already), and its sum runs over the lane's own keys.
+template <bool kScaled, int kN>
 TEGULA_DEVICE void weigh_rows(float (&s)[kN][4], float scale, RowSoftmax<float> (&softmax)[2],
-                              float (&rescale)[2], Drop drop) {
+                              float (&rescale)[2]) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
   if (!kScaled) scale = 1;
 #pragma unroll
@@ -61,7 +60,6 @@ TEGULA_DEVICE void weigh_rows(float (&s)[kN][4], float scale, RowSoftmax<float> 
         s[n][i] = exp2_fast(fused(s[n][i], scale, -point));
         sum = rounded_sum(sum, s[n][i]);
       }
-      drop(h, n, &s[n][2 * h]);
     }
     softmax[h] = {best, fused(softmax[h].sum, rescale[h], sum)};
   }

@@ -42,7 +42,8 @@ TEGULA_DEVICE C in_natural(C log2, C natural) {
 TEGULA_DEVICE float hyperbolic_tangent(float x) { return tanhf(x); }
 TEGULA_DEVICE double hyperbolic_tangent(double x) { return tanh(x); }
 
-// The options of one unit's calls. C: the type of scores.
+// The options of one unit's calls. C: the type of scores. Rows are known by their numbers in the
+// unit, or by their places, which whoever asks for many keys of a row computes once.
 template <class C, bool kRich>
 class Scores {
  public:
@@ -61,19 +62,22 @@ class Scores {
   // the bias hides it. `product` is q k^T.
   TEGULA_DEVICE C operator()(C product, int64_t row, int key) const {
     if constexpr (!kRich) return rounded_product(product, scale_log2_);
-    const int64_t head = unit_.head(row), query = unit_.query(row);
-    if (a_.dense && !shown(head, query, key)) return negative_infinity<C>();
+    return (*this)(product, unit_.place(row), key);
+  }
+  TEGULA_DEVICE C operator()(C product, const RowPlace& row, int key) const {
+    if constexpr (!kRich) return rounded_product(product, scale_log2_);
+    if (a_.dense && !shown(row, key)) return negative_infinity<C>();
     C score = rounded_product(product, scale_);
     if (a_.softcap > 0.0) {
       score = rounded_product(cap(), hyperbolic_tangent(score / cap()));
     }
     if (a_.alibi != nullptr) {
-      const int64_t distance = key - query - (a_.k_len - a_.q_len);
-      const C slope = static_cast<C>(a_.alibi[head]);
+      const int64_t distance = key - row.query - (a_.k_len - a_.q_len);
+      const C slope = static_cast<C>(a_.alibi[row.head]);
       score = rounded_sum(score, rounded_product(slope, static_cast<C>(distance)));
     }
     if (a_.bias) {
-      const C bias = bias_of(head, query, key);
+      const C bias = bias_of(row, key);
       if (bias == negative_infinity<C>()) return bias;
       score = rounded_sum(score, bias);
     }
@@ -83,9 +87,12 @@ class Scores {
   // Whether the dense mask and the bias leave a pair visible.
   TEGULA_DEVICE bool shows(int64_t row, int key) const {
     if constexpr (!kRich) return true;
-    const int64_t head = unit_.head(row), query = unit_.query(row);
-    if (a_.dense && !shown(head, query, key)) return false;
-    return !a_.bias || bias_of(head, query, key) != negative_infinity<C>();
+    return shows(unit_.place(row), key);
+  }
+  TEGULA_DEVICE bool shows(const RowPlace& row, int key) const {
+    if constexpr (!kRich) return true;
+    if (a_.dense && !shown(row, key)) return false;
+    return !a_.bias || bias_of(row, key) != negative_infinity<C>();
   }
 
   // The same of a pair whose score is known: a visible one may be -inf as well.
@@ -112,7 +119,7 @@ class Scores {
   TEGULA_DEVICE C kept(int64_t row, int key) const {
     if constexpr (kRich) {
       if (a_.dropout.active()) {
-        const PhiloxWords words = words_of(row, key / 4);
+        const PhiloxWords words = words_of(unit_.place(row), key / 4);
         return kept_by(words, key % 4);
       }
     }
@@ -125,6 +132,10 @@ class Scores {
   // The same of kKeys keys from `key` on, a multiple of kKeys.
   template <int kKeys>
   TEGULA_DEVICE void kept_run(int64_t row, int key, C (&factors)[kKeys]) const {
+    kept_run(kRich ? unit_.place(row) : RowPlace{}, key, factors);
+  }
+  template <int kKeys>
+  TEGULA_DEVICE void kept_run(const RowPlace& row, int key, C (&factors)[kKeys]) const {
     static_assert(kKeys == 1 || kKeys == 2 || kKeys == 4);
 #pragma unroll
     for (C& factor : factors) factor = C(1);
@@ -143,24 +154,24 @@ class Scores {
     constexpr C kLargest = sizeof(C) == 4 ? C(1e30) : C(1e300);
     return fmin(fmax(static_cast<C>(a_.softcap), 1 / kLargest), kLargest);
   }
-  TEGULA_DEVICE bool shown(int64_t head, int64_t query, int key) const {
+  TEGULA_DEVICE bool shown(const RowPlace& row, int key) const {
     const View& dense = a_.dense;
-    return *dense.at<uint8_t>(unit_.batch * dense.stride[0] + head * dense.stride[1] +
-                              query * dense.stride[2] + key * dense.stride[3]) != 0;
+    return *dense.at<uint8_t>(unit_.batch * dense.stride[0] + row.head * dense.stride[1] +
+                              row.query * dense.stride[2] + key * dense.stride[3]) != 0;
   }
-  TEGULA_DEVICE C bias_of(int64_t head, int64_t query, int key) const {
+  TEGULA_DEVICE C bias_of(const RowPlace& row, int key) const {
     const View& bias = a_.bias;
     const int64_t offset =
-        bias_offset_ + head * bias.step(2) + query * bias.step(1) + key * bias.step(0);
+        bias_offset_ + row.head * bias.step(2) + row.query * bias.step(1) + key * bias.step(0);
     if (sizeof(C) == 4 && bias.dtype == DType::kFloat64) {
       const double term = *bias.at<double>(offset);
       return saturated(static_cast<C>(term), isinf(term));
     }
     return load_float<C>(bias, offset);
   }
-  TEGULA_DEVICE PhiloxWords words_of(int64_t row, int quad) const {
-    const int64_t lead = unit_.batch * a_.heads + unit_.head(row);
-    return philox(seed_, static_cast<uint64_t>(lead), static_cast<uint32_t>(unit_.query(row)),
+  TEGULA_DEVICE PhiloxWords words_of(const RowPlace& row, int quad) const {
+    const int64_t lead = unit_.batch * a_.heads + row.head;
+    return philox(seed_, static_cast<uint64_t>(lead), static_cast<uint32_t>(row.query),
                   static_cast<uint32_t>(quad));
   }
   TEGULA_DEVICE C kept_by(const PhiloxWords& words, int which) const {
