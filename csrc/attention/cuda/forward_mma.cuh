@@ -352,7 +352,7 @@ TEGULA_DEVICE void attention_forward(const AttentionForwardParams& p) {
 }  // namespace tegula
 
 #define TEGULA_FORWARD_KERNEL(type, name, dim, kind, rich, warps)                      \
-  extern "C" __global__ void __launch_bounds__(warps * 32)                             \
+  extern "C" __global__ void __launch_bounds__(warps * 32, 1)                          \
       attention_forward_mma_##name##_d##dim##_##kind##_w##warps(                       \
           const __grid_constant__ tegula::AttentionForwardParams p) {                  \
     tegula::attention_forward<type, rich, tegula::forward_shape(dim, rich, warps)>(p); \
