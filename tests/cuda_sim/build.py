@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,7 @@ NVCC_OPTIONS = ("-ptx", "-lineinfo", "-std=c++20")
 OPTIONS = ("-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing")
 # Kernels are large and run for moments, most of them within the runtime: optimisation takes longer than it saves.
 KERNEL_OPTIONS = ("-x", "c", "-std=gnu17", "-O0", "-w")
+DAYS_KEPT = 14
 RUNTIME_OPTIONS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror")
 
 
@@ -133,6 +135,7 @@ class Builder:
             run(self.nvcc, *options, *(f"-I{path}" for path in self.include_dirs), source, "-o", ptx)
             run(sys.executable, "-m", "cuda_sim.translate", ptx, arch, made)
             keep(made, folder)
+        folder.touch()
         return sorted(folder.glob("*.c"))
 
     def compile(self, source: Path, options: Sequence[str], headers: Sequence[Path]) -> Path:
@@ -144,6 +147,7 @@ class Builder:
             includes = (f"-I{RUNTIME}", f"-I{self.include}")
             run(self.gxx, *self.options, *options, *includes, "-c", source, "-o", name)
             os.replace(name, target)
+        target.touch()
         return target
 
     def build(self, sources: Iterable[tuple[Path, Sequence[str]]], output: Path, jobs: int) -> Path:
@@ -156,7 +160,9 @@ class Builder:
             for found in translated:
                 kernels += [pool.submit(self.compile, s, KERNEL_OPTIONS, generated_headers) for s in found.result()]
             objects = [future.result() for future in (*runtime, *kernels)]
-        return self.link(objects, output)
+        library = self.link(objects, output)
+        forget_unused(self.cache)
+        return library
 
     def link(self, objects: Sequence[Path], output: Path) -> Path:
         """The library, unless it is there already, made of the same objects."""
@@ -172,6 +178,17 @@ class Builder:
             os.replace(made, output)
             os.replace(names, listing)
         return output
+
+
+def forget_unused(cache: Path) -> None:
+    """Removes what no build of the last days has used, each of which touches what it uses."""
+    oldest = time.time() - DAYS_KEPT * 24 * 3600
+    for path in cache.iterdir():
+        try:
+            if path.stat().st_mtime < oldest:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        except OSError:  # another process was first
+            pass
 
 
 def keep(made: Path, folder: Path) -> None:

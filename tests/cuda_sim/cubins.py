@@ -73,6 +73,7 @@ def compile_fatbins(sources: Iterable[Path], targets: Iterable[str] = TARGETS, j
                 made = Path(folder) / path.name
                 run(compiler, *OPTIONS, *generate, source, "-o", made)
                 os.replace(made, path)
+        path.touch()
         return path
 
     with ThreadPoolExecutor(jobs) as pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 
 import pytest
@@ -142,3 +143,14 @@ def test_second_build_compiles_nothing(tmp_path, monkeypatch):
     build([source], target, arches=["80"])
     assert any("-ptx" in command for command in ran)
     assert target.stat().st_mtime_ns > written
+
+
+def test_cache_forgets_what_is_not_used(tmp_path):
+    old, new = tmp_path / "old.o", tmp_path / "new.o"
+    for path in (old, new):
+        path.touch()
+    (tmp_path / "folder").mkdir()
+    for path in (old, tmp_path / "folder"):
+        os.utime(path, (0, 0))
+    building.forget_unused(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["new.o"]
