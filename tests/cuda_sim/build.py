@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -42,8 +43,14 @@ class BuildError(RuntimeError):
     """A step of the build failed; the message is what the tool printed."""
 
 
+def find_tool(name: str) -> str | None:
+    """A tool of the CUDA toolkit: on the path, in the toolkit or among Python's packages."""
+    packages = [f"{path}/nvidia/cu13/bin" for path in (sysconfig.get_path("purelib"), *sys.path)]
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin", *packages]))
+
+
 def nvcc() -> str:
-    found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    found = find_tool("nvcc")
     if found is None:
         raise MissingTool("nvcc, NVIDIA's CUDA compiler, is not installed")
     return found

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import struct
-import sys
-import sysconfig
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from .build import CACHE, MissingTool, digest, headers_of, nvcc, run
+from .build import CACHE, MissingTool, digest, find_tool, headers_of, nvcc, run
 
 FATBIN = struct.Struct("<IHHQ")  # magic, version, bytes of the header, bytes after it
 MAGIC, VERSION = 0xBA55ED50, 1
@@ -36,13 +33,17 @@ class Resources(NamedTuple):
 
 
 def tool(name: str) -> str:
-    """A tool of the CUDA toolkit: on the path, in the toolkit or among Python's packages."""
-    packages = [sysconfig.get_path("purelib"), *sys.path]
-    folders = [os.environ.get("PATH", ""), "/usr/local/cuda/bin", *(f"{path}/nvidia/cu13/bin" for path in packages)]
-    found = shutil.which(name, path=os.pathsep.join(folders))
+    found = find_tool(name)
     if found is None:
         raise MissingTool(f"{name} is not installed (PyPI has it as nvidia-cuda-{name})")
     return found
+
+
+def dump(*arguments: str | Path) -> str:
+    """What cuobjdump prints, which needs nvdisasm on the path for machine code."""
+    folders = [str(Path(tool(name)).parent) for name in ("cuobjdump", "nvdisasm")]
+    path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
+    return run("env", f"PATH={path}", tool("cuobjdump"), *arguments)
 
 
 def fatbins_in(data: bytes) -> Iterator[bytes]:
@@ -98,7 +99,7 @@ def resources_of(fatbin: Path) -> dict[tuple[str, str], Resources]:
     """By kernel and target."""
     found, target = {}, ""
     usage = re.compile(r"^arch = sm_(\w+)|Function ([\w$]+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", re.MULTILINE)
-    for match in usage.finditer(run(tool("cuobjdump"), "-res-usage", fatbin)):
+    for match in usage.finditer(dump("-res-usage", fatbin)):
         if match[1]:
             target = match[1]
         elif not is_stub(match[2], target):
@@ -114,7 +115,7 @@ def instructions_of(fatbin: Path, targets: Iterable[str]) -> dict[tuple[str, str
     )
     for target in targets:
         counts: Counter[str] = Counter()
-        for match in line.finditer(run(tool("cuobjdump"), "-sass", "-arch", f"sm_{target}", fatbin)):
+        for match in line.finditer(dump("-sass", "-arch", f"sm_{target}", fatbin)):
             if match[1]:
                 counts = Counter()
                 if not is_stub(match[1], target):

@@ -55,7 +55,7 @@ def fatbins(tmp_path_factory) -> list[Path]:
     from tegula import _cuda
 
     try:
-        cubins.tool("cuobjdump")
+        cubins.tool("cuobjdump"), cubins.tool("nvdisasm")
     except MissingTool as missing:
         pytest.skip(str(missing))
     found = cubins.module_fatbins(Path(_cuda.__file__), tmp_path_factory.mktemp("fatbins"))
