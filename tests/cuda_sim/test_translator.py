@@ -110,7 +110,7 @@ def test_unknown_instruction_stops_the_build(tmp_path):
         encoding="utf-8",
     )
     with pytest.raises(BuildError, match=r"does not know: mad\.hi\.sat\.s32 .*\[strange\.cu:2\]"):
-        build([source], tmp_path / "library.so", arches=["80"], cache=tmp_path / "cache")
+        build([source], tmp_path / "library.so", arches=["80"])
 
 
 def test_error_of_the_compiler_is_shown(tmp_path):
@@ -118,7 +118,7 @@ def test_error_of_the_compiler_is_shown(tmp_path):
     source = tmp_path / "wrong.cu"
     source.write_text("nonsense", encoding="utf-8")
     with pytest.raises(BuildError, match=r"wrong\.cu"):
-        build([source], tmp_path / "library.so", arches=["80"], cache=tmp_path / "cache")
+        build([source], tmp_path / "library.so", arches=["80"])
 
 
 def test_second_build_compiles_nothing(tmp_path, monkeypatch):
