@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 KERNELS = Path(__file__).parent / "kernels"
+USUAL_LAUNCH = (1, 64, 64)  # blocks, threads, floats
 
 
 class Case(NamedTuple):
@@ -29,14 +30,15 @@ class Case(NamedTuple):
 
 
 def cases_of(file: str) -> list[Case]:
-    found, launch, kernel, errors = [], (1, 64, 64), "", {}
+    found: list[Case] = []
+    launch, errors = USUAL_LAUNCH, dict[int, str]()
     for number, line in enumerate((KERNELS / file).read_text(encoding="utf-8").splitlines(), 1):
         if match := re.match(r"// launch: (\d+) (\d+) (\d+)", line):
-            launch = tuple(map(int, match.groups()))
+            launch = int(match[1]), int(match[2]), int(match[3])
         elif match := re.match(r"KERNEL (\w+)\(", line):
-            kernel, errors = match[1], {}
-            found.append(Case(file, kernel, *launch, errors))
-            launch = (1, 64, 64)
+            errors = {}
+            found.append(Case(file, match[1], *launch, errors))
+            launch = USUAL_LAUNCH
         if match := re.search(r"// expect: (.+)", line):
             errors[number] = match[1]
     return found

@@ -174,7 +174,7 @@ class Simulator:
         stream: int = 0,
     ) -> None:
         """Start a kernel with ctypes values, ctypes structures or arrays as its parameters."""
-        values = [ctypes.c_void_p(p.pointer) if hasattr(p, "pointer") else p for p in parameters]
+        values: list[Any] = [ctypes.c_void_p(p.pointer) if hasattr(p, "pointer") else p for p in parameters]
         addresses = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
         shape = (*three(grid), *three(block))
         capability = ctypes.c_int()

@@ -64,8 +64,9 @@ def write_load(writer: Writer, op: Instruction) -> str:
 
 def load_into(writer: Writer, target: str, kind: str, address: str) -> str:
     """Addresses are aligned: misaligned ones were refused."""
-    if writer.float_kind(target) and SIZES[kind] == SIZES[writer.float_kind(target)]:
-        return f"{register(target)} = *(const {FLOAT_NAMES[writer.float_kind(target)]}*){address};"
+    held = writer.float_kind(target)
+    if held and SIZES[kind] == SIZES[held]:
+        return f"{register(target)} = *(const {FLOAT_NAMES[held]}*){address};"
     return writer.put(target, f"*(const {memory_type(kind)}*){address}")
 
 
