@@ -20,7 +20,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip --disable-pip-version-check install --quiet $(PIP_FLAGS)
 WHEEL := dist/*.whl
-MAX_WHEEL_BYTES := 12000000
+MAX_WHEEL_BYTES := 3000000
 
 # Directories count too: a file that goes away changes the package.
 SOURCES := pyproject.toml CMakeLists.txt LICENSE \

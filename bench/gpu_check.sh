@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What only a GPU can show, in one run of at most 8 minutes: correctness, memory checks, the bits of
-# instructions, speed beside torch's kernels, and what limits ours.
+# What only a GPU can show, in one run of at most 8 minutes: correctness, memory checks, speed beside
+# torch's kernels, and what limits ours.
 #
 #   bench/gpu_check.sh [RESULTS]
 #
@@ -37,7 +37,6 @@ step smoke 30 "$python" bench/gpu_smoke.py
 for tool in memcheck racecheck synccheck initcheck; do
   step "$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 9 "$python" bench/gpu_smoke.py --small
 done
-step instructions 30 "$python" tests/cuda/instructions.py --compare tests/cuda/golden_bits.npz --save "$results/bits.npz"
 TEGULA_TEST_GPU=real step correct 150 "$python" -m pytest -q -x --rootdir tests/cuda --confcutdir tests/cuda \
   -o 'python_files=cuda_*.py' tests/cuda
 TEGULA_TEST_GPU=real step table 60 "$python" -m pytest -q --rootdir tests/cuda --confcutdir tests/cuda \

@@ -5,24 +5,7 @@
 #include "../base/parallel.h"
 #include "../isa/select.h"
 #include "arrays.h"
-
-namespace tegula {
-namespace {
-
-void translate(std::exception_ptr error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const ValueError& e) {
-    PyErr_SetString(PyExc_ValueError, e.what());
-  } catch (const TypeError& e) {
-    PyErr_SetString(PyExc_TypeError, e.what());
-  } catch (const IndexError& e) {
-    PyErr_SetString(PyExc_IndexError, e.what());
-  }
-}
-
-}  // namespace
-}  // namespace tegula
+#include "errors.h"
 
 PYBIND11_MODULE(_core, module) {
   using namespace tegula;

@@ -29,6 +29,13 @@ inline PositionalEncodingArgs positional_encoding_args(Arrays& arrays, py::handl
   return args;
 }
 
+template <class Encode>
+void define_positional_encoding(py::module_& module, Encode encode) {
+  module.def("positional_encoding", encode, py::arg("positions"), py::arg("dim"), py::arg("base"),
+             py::arg("split"), py::arg("inclusive"), py::arg("dtype"), py::arg("out"),
+             py::arg("threads") = 0);
+}
+
 // The shape of the result: that of positions, then dim.
 inline std::vector<int64_t> encoding_shape(const View& positions, int64_t dim) {
   std::vector<int64_t> shape(positions.shape, positions.shape + positions.rank);

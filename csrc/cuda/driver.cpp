@@ -28,8 +28,9 @@ namespace {
   X(cuDriverGetVersion)                                                                       \
   X(cuDeviceGetCount)                                                                         \
   X(cuDeviceGet)                                                                              \
-  X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent)   \
-      X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuModuleLoadData) X(cuModuleGetFunctionCount)  \
+  X(cuDeviceGetName)                                                                          \
+  X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuCtxGetCurrent) X(cuCtxPushCurrent)  \
+      X(cuCtxPopCurrent) X(cuModuleLoadData) X(cuModuleGetFunctionCount)                      \
           X(cuModuleEnumerateFunctions) X(cuFuncGetName) X(cuFuncGetParamInfo)                \
               X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuLaunchKernel) X(cuGetErrorName) \
                   X(cuGetErrorString) X(cuMemHostAlloc) X(cuMemHostGetDevicePointer)          \
@@ -144,7 +145,9 @@ class Current {
 bool is_capturing(void* stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver().cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
-  return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+  // Another stream's capture may forbid the question, too.
+  return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+         (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
 struct Function {

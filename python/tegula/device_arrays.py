@@ -15,7 +15,7 @@ import numpy as np
 
 from . import checks, cuda
 from .attention import LAYOUTS, numbers
-from .embedding import checked_ignore_id, checked_padding_idx, refuse_extra_arguments
+from .embedding import checked_ignore_id, checked_padding_idx, is_sinusoidal, refuse_extra_arguments
 from .masks import Mask
 
 
@@ -147,9 +147,7 @@ def embedding(
     """See `tegula.embedding`."""
     if not checks.is_device_array(weight):
         raise TypeError(f"weight must be an array beside ids, got {checks.kind(weight)}")
-    sinusoidal = isinstance(position_table, str)
-    if sinusoidal:
-        checks.choice(position_table, "position_table", ("sinusoidal",))
+    sinusoidal = is_sinusoidal(position_table)
     refuse_extra_arguments(positions, position_table, segments, segment_table)
     if len(weight.shape) != 2:
         raise ValueError(f"weight must have shape (V, D), got {tuple(weight.shape)}")

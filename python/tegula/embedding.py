@@ -121,9 +121,7 @@ def embedding(
     if weight.ndim != 2:
         raise ValueError(f"weight must have shape (V, D), got {weight.shape}")
 
-    sinusoidal = isinstance(position_table, str)
-    if sinusoidal:
-        checks.choice(position_table, "position_table", ("sinusoidal",))
+    sinusoidal = is_sinusoidal(position_table)
     refuse_extra_arguments(positions, position_table, segments, segment_table)
     if positions is not None:
         array = np.asarray(positions)
@@ -154,6 +152,14 @@ def embedding(
         out,
         0,
     )
+
+
+def is_sinusoidal(position_table: Any) -> bool:
+    """Whether the positions have no table of their own; ValueError for another word."""
+    if not isinstance(position_table, str):
+        return False
+    checks.choice(position_table, "position_table", ("sinusoidal",))
+    return True
 
 
 def refuse_extra_arguments(positions: Any, position_table: Any, segments: Any, segment_table: Any) -> None:

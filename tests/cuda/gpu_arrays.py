@@ -75,5 +75,4 @@ def whole(array: np.ndarray) -> tuple[np.ndarray, int]:
     holder = type("Bytes", (), {"__array_interface__": {
         "shape": (size,), "typestr": "|u1", "data": (first, True), "version": 3,
     }})()  # fmt: skip
-    assert item
     return np.asarray(holder).copy(), -low

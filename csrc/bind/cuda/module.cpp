@@ -3,26 +3,28 @@
 #include <pybind11/stl.h>
 
 #include "../../cuda/driver.h"
+#include "../errors.h"
 #include "device_arrays.h"
 
 namespace tegula {
 namespace {
 
-void translate(std::exception_ptr error) {
+void translate_here(std::exception_ptr error) {
+  try {
+    translate(error);
+  } catch (const CudaError& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+}
+
+// NotPlainError is a TypeError, and comes first.
+void translate_not_plain(std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
-  } catch (const ValueError& e) {
-    PyErr_SetString(PyExc_ValueError, e.what());
   } catch (const NotPlainError& e) {
     static const py::handle kKind =
         py::object(py::module_::import("tegula._core").attr("NotPlainError")).release();
     PyErr_SetString(kKind.ptr(), e.what());
-  } catch (const TypeError& e) {
-    PyErr_SetString(PyExc_TypeError, e.what());
-  } catch (const IndexError& e) {
-    PyErr_SetString(PyExc_IndexError, e.what());
-  } catch (const CudaError& e) {
-    PyErr_SetString(PyExc_RuntimeError, e.what());
   }
 }
 
@@ -42,8 +44,12 @@ py::list devices() {
 
 PYBIND11_MODULE(_cuda, module) {
   using namespace tegula;
+  // The one that is registered last is asked first.
   py::register_local_exception_translator([](std::exception_ptr error) {
-    if (error) translate(error);
+    if (error) translate_here(error);
+  });
+  py::register_local_exception_translator([](std::exception_ptr error) {
+    if (error) translate_not_plain(error);
   });
 
   py::module_::import("tegula._core");  // whose NotPlainError is raised here as well

@@ -24,10 +24,6 @@ py::object encode(py::handle positions, int64_t dim, double base, bool split, bo
 
 }  // namespace
 
-void bind_positional_encoding(py::module_& module) {
-  module.def("positional_encoding", &encode, py::arg("positions"), py::arg("dim"), py::arg("base"),
-             py::arg("split"), py::arg("inclusive"), py::arg("dtype"), py::arg("out"),
-             py::arg("threads") = 0);
-}
+void bind_positional_encoding(py::module_& module) { define_positional_encoding(module, &encode); }
 
 }  // namespace tegula

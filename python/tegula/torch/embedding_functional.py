@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _core, checks
-from ..embedding import checked_ignore_id, checked_padding_idx, refuse_extra_arguments
+from ..embedding import checked_ignore_id, checked_padding_idx, is_sinusoidal, refuse_extra_arguments
 from ..positions import checked_base, checked_dim
 from . import embedding_kernels as kernels
 from . import embedding_ops as ops
@@ -163,9 +163,7 @@ def _lower(
     """The options as the operators take them, behind ids and weight."""
     if weight.dim() != 2:
         raise ValueError(f"weight must have shape (V, D), got {tuple(weight.shape)}")
-    sinusoidal = isinstance(position_table, str)
-    if sinusoidal:
-        checks.choice(position_table, "position_table", ("sinusoidal",))
+    sinusoidal = is_sinusoidal(position_table)
     table = None if sinusoidal else position_table
     refuse_extra_arguments(positions, position_table, segments, segment_table)
     if positions is not None:
