@@ -313,8 +313,10 @@ def runs(mask: Mask, q_len: int, k_len: int) -> tuple[Tensor, Tensor]:
 
 def _fillable(mask: Mask) -> bool:
     """Whether kernels may write the mask out now, where its tensors are."""
-    here = mask._readable or (mask._device.type == "cuda" and cuda.is_built())
-    return bool(here and not traced() and not _in_transform())
+    if traced():
+        return False
+    # Tensors that stay where they are may belong to a transform.
+    return bool(mask._readable or (mask._device.type == "cuda" and cuda.is_built() and not _in_transform()))
 
 
 def dense(mask: Mask, q_len: int, k_len: int) -> Tensor:
