@@ -8,6 +8,9 @@
 # Every step has a limit of its own and leaves RESULTS/<step>.txt; one that fails does not keep the
 # others from running. RESULTS/summary.txt says how each ended. Where the package is not installed
 # with CUDA, it is built first, for the card at hand alone, which counts for the 8 minutes.
+#
+# Two files are made for the repository: docs/gpu_results.xml, of which tools/device_table.py makes the
+# table, and tests/cuda_sim/golden_smXX.npz, the bits that the simulator is then held to.
 set -u
 cd "$(dirname "$0")/.."
 results=$(mkdir -p "${1:-build/gpu_check}" && cd "${1:-build/gpu_check}" && pwd)
@@ -37,6 +40,9 @@ step smoke 30 "$python" bench/gpu_smoke.py
 for tool in memcheck racecheck synccheck initcheck; do
   step "$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 9 "$python" bench/gpu_smoke.py --small
 done
+TEGULA_TEST_GPU=real step instructions 40 "$python" -m pytest -q --rootdir tests --confcutdir tests/cuda_sim \
+  tests/cuda_sim/test_instructions.py tests/cuda_sim/test_matrices.py
+PYTHONPATH=tests step golden 40 "$python" -m cuda_sim.golden tests/cuda_sim
 TEGULA_TEST_GPU=real step correct 150 "$python" -m pytest -q -x --rootdir tests/cuda --confcutdir tests/cuda \
   -o 'python_files=cuda_*.py' tests/cuda
 TEGULA_TEST_GPU=real step table 60 "$python" -m pytest -q --rootdir tests/cuda --confcutdir tests/cuda \

@@ -54,7 +54,7 @@ def place(tensor: torch.Tensor, device: int, written: bool = True) -> torch.Tens
     there = MEMORY.tensor(max(size, 1), device)[:size].view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
     if written and tensor.numel():
         there.copy_(tensor)
-        simulated_gpu.simulator().library.cuda_sim_mark_written(there.data_ptr(), size)
+        simulated_gpu.simulator().mark_written(there.data_ptr(), size)
     return there
 
 
@@ -107,9 +107,8 @@ def run(function: Any, args: Any, kwargs: Any) -> Any:
     written = function.overloadpacket.__name__ not in EMPTY
     for x in torch.utils._pytree.tree_leaves((args, kwargs)):  # written in place, as far as anybody can tell
         if isinstance(x, GpuTensor) and function._schema.is_mutable and x.held.numel():
-            library = simulated_gpu.simulator().library
             reach = 1 + sum((n - 1) * s for n, s in zip(x.held.shape, x.held.stride(), strict=True))
-            library.cuda_sim_mark_written(x.held.data_ptr(), reach * x.held.element_size())
+            simulated_gpu.simulator().mark_written(x.held.data_ptr(), reach * x.held.element_size())
 
     def wrapped(x: Any) -> Any:
         return GpuTensor(place(x, device, written), device) if isinstance(x, torch.Tensor) else x
@@ -146,7 +145,7 @@ def cpu(tensor: GpuTensor | None) -> torch.Tensor | None:
         return None
     held = tensor.detach().held
     array = MEMORY.alive[held.untyped_storage().data_ptr()]
-    missing = simulated_gpu.simulator().library.cuda_sim_unwritten(array.pointer, array.nbytes)
+    missing = simulated_gpu.simulator().unwritten(array.pointer, array.nbytes)
     assert missing == 0 or not held.is_contiguous(), f"{missing} bytes were never written"
     return held.clone()
 

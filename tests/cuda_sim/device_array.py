@@ -1,4 +1,4 @@
-"""Arrays in the memory of a simulated device, with as much of an array library as tests need.
+"""Arrays in the memory of a device, simulated or managed, with as much of an array library as tests need.
 
 They behave like CuPy's: tegula meets them through DLPack and ``__array_namespace__``.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .dlpack import make_capsule
-from .simulator import Simulator
+from .driver import Driver
 
 CUDA = 2  # kDLCUDA
 DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
@@ -26,18 +26,18 @@ class Device(NamedTuple):
 class Memory:
     """An allocation; freed with the last array that uses it."""
 
-    def __init__(self, simulator: Simulator, size: int, device: int):
-        self.simulator, self.size, self.device = simulator, size, device
-        pointer = simulator.library.cuda_sim_allocate(size, device)
+    def __init__(self, driver: Driver, size: int, device: int):
+        self.driver, self.size, self.device = driver, size, device
+        pointer = driver.allocate(size, device)
         if pointer is None:
-            raise MemoryError(f"the simulator has no {size} bytes on device {device}")
+            raise MemoryError(f"device {device} has no {size} bytes")
         self.pointer: int = pointer
         # NumPy takes the bytes where they lie.
         self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (pointer, False), "version": 3}
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
-            self.simulator.library.cuda_sim_release(self.pointer)
+            self.driver.release(self.pointer)
 
 
 class DeviceArray:
@@ -53,23 +53,23 @@ class DeviceArray:
     # --- made from -----------------------------------------------------------------------------------
 
     @classmethod
-    def empty(cls, simulator: Simulator, shape: Any, dtype: Any, device: int = 0) -> DeviceArray:
+    def empty(cls, driver: Driver, shape: Any, dtype: Any, device: int = 0) -> DeviceArray:
         """Nobody has written it: reading it is an error."""
         dtype = np.dtype(dtype)
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        memory = Memory(simulator, max(size, 1), device)
+        memory = Memory(driver, max(size, 1), device)
         return cls(memory, np.asarray(memory)[:size].view(dtype).reshape(shape))
 
     @classmethod
-    def from_numpy(cls, simulator: Simulator, array: Any, device: int = 0, *, read_only: bool = False) -> DeviceArray:
+    def from_numpy(cls, driver: Driver, array: Any, device: int = 0, *, read_only: bool = False) -> DeviceArray:
         """A copy in C order; a kernel that writes to a read-only one fails."""
         array = np.asarray(array)
-        made = cls.empty(simulator, array.shape, array.dtype, device)
+        made = cls.empty(driver, array.shape, array.dtype, device)
         made.memory_view[...] = array
-        simulator.library.cuda_sim_mark_written(made.memory.pointer, array.nbytes)
+        driver.mark_written(made.memory.pointer, array.nbytes)
         if read_only:
-            simulator.library.cuda_sim_protect(made.memory.pointer, True)
+            driver.protect(made.memory.pointer)
         return made
 
     # --- what it is ----------------------------------------------------------------------------------
@@ -143,18 +143,18 @@ class DeviceArray:
 
     def astype(self, dtype: Any) -> DeviceArray:
         """A copy of another type."""
-        return DeviceArray.from_numpy(self.memory.simulator, self.numpy().astype(dtype), self.memory.device)
+        return DeviceArray.from_numpy(self.memory.driver, self.numpy().astype(dtype), self.memory.device)
 
     # --- contents ------------------------------------------------------------------------------------
 
     def unwritten_bytes(self) -> int:
         """How many bytes of its elements nobody has written."""
-        count, library = 0, self.memory.simulator.library
+        count, unwritten = 0, self.memory.driver.unwritten
         view = self.memory_view
         run = view if view.flags.c_contiguous else None
         for row in [run] if run is not None else map(np.atleast_1d, iter_elements(view)):
             if row.size:
-                count += library.cuda_sim_unwritten(row.__array_interface__["data"][0], row.nbytes)
+                count += unwritten(row.__array_interface__["data"][0], row.nbytes)
         return count
 
     def numpy(self) -> np.ndarray:
@@ -183,11 +183,11 @@ class DeviceArray:
         self.dlpack_streams.append(stream)
         exported = self
         if copy:
-            exported = DeviceArray.from_numpy(self.memory.simulator, self.numpy(), self.memory.device)
+            exported = DeviceArray.from_numpy(self.memory.driver, self.numpy(), self.memory.device)
         return make_capsule(exported, self.__dlpack_device__(), max_version)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> SimpleNamespace:
-        return namespace(self.memory.simulator, self.memory.device)
+        return namespace(self.memory.driver, self.memory.device)
 
 
 def iter_elements(view: np.ndarray) -> Any:
@@ -195,22 +195,22 @@ def iter_elements(view: np.ndarray) -> Any:
     return (view[index] for index in ((*i, ...) for i in np.ndindex(view.shape)))
 
 
-def namespace(simulator: Simulator, default_device: int = 0) -> SimpleNamespace:
-    """The array library of a simulator: a few functions, and the names of dtypes."""
+def namespace(driver: Driver, default_device: int = 0) -> SimpleNamespace:
+    """An array library: a few functions, and the names of dtypes."""
 
     def number(device: Any) -> int:
         return default_device if device is None else int(getattr(device, "id", device))
 
     def empty(shape: Any, dtype: Any = np.float32, device: Any = None) -> DeviceArray:
-        return DeviceArray.empty(simulator, shape, dtype, number(device))
+        return DeviceArray.empty(driver, shape, dtype, number(device))
 
     def zeros(shape: Any, dtype: Any = np.float32, device: Any = None) -> DeviceArray:
-        return DeviceArray.from_numpy(simulator, np.zeros(shape, dtype), number(device))
+        return DeviceArray.from_numpy(driver, np.zeros(shape, dtype), number(device))
 
     def asarray(array: Any, dtype: Any = None, device: Any = None) -> DeviceArray:
         if isinstance(array, DeviceArray):
             return array
-        return DeviceArray.from_numpy(simulator, np.asarray(array, dtype), number(device))
+        return DeviceArray.from_numpy(driver, np.asarray(array, dtype), number(device))
 
     def broadcast_to(array: DeviceArray, shape: Any) -> DeviceArray:
         return array.view_of(np.broadcast_to(array.memory_view, shape))

@@ -6,12 +6,16 @@ A model takes arrays of the registers' values and gives values or bits of the re
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+
+from .device_array import DeviceArray
+from .driver import Driver
 
 TYPES = {"r": np.uint32, "l": np.uint64, "h": np.uint16, "f": np.float32, "d": np.float64}
 CTYPES = {"r": "uint32_t", "l": "uint64_t", "h": "uint16_t", "f": "float", "d": "double"}
@@ -334,6 +338,10 @@ FLOAT = [
 ]
 
 
+OPS = [*INTEGER, *FLOAT]
+COUNT = 256  # results of each
+
+
 def source() -> str:
     """A kernel that runs each instruction on its operands and stores the results' bits."""
     bits = {"f": "__float_as_uint(result)", "d": "static_cast<uint64_t>(__double_as_longlong(result))"}
@@ -344,7 +352,7 @@ def source() -> str:
         "  const int i = blockIdx.x * blockDim.x + threadIdx.x;",
         "  if (i >= n) return;",
     ]
-    for number, op in enumerate((*INTEGER, *FLOAT)):
+    for number, op in enumerate(OPS):
         counts = dict.fromkeys(op.operands, 0)
         inputs = []
         for kind in op.operands:
@@ -358,3 +366,69 @@ def source() -> str:
             "  }",
         ]
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def inputs() -> dict[str, np.ndarray]:
+    """Four arrays of each type, with what is special at their starts; no divisor is 0."""
+    rng = np.random.default_rng(3)
+    made = {kind: rng.integers(0, 2**32, (4, COUNT), np.uint64).astype(TYPES[kind]) for kind in "rh"}
+    made["l"] = rng.integers(1, 2**64 - 1, (4, COUNT), np.uint64)
+    made["r"][:, :6] = [0, 1, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1]
+    made["r"][1, 0] = 3
+    made["r"][2:, ::2] %= 40  # shifts, places and lengths of fields
+    made["l"][:, :4] = [1, 2**63 - 1, 2**63, 2**64 - 1]
+    floats = rng.standard_normal((4, COUNT)) * 10.0 ** rng.integers(-6, 7, (4, COUNT))
+    special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 65504.0, 1e-40, -1e-40, 0.5, 2.5, 2.0**31, -(2.0**31)]
+    floats[0, : len(special)] = special
+    floats[1, : len(special)] = special[::-1]
+    made["d"] = floats
+    made["f"] = floats.astype(np.float32)
+    with np.errstate(over="ignore"):
+        made["h"][:, ::2] = floats[:, ::2].astype(np.float16).view(np.uint16)
+    return made
+
+
+def run(driver: Driver, given: dict[str, np.ndarray]) -> np.ndarray:
+    """The bits of all results, one row an instruction."""
+    arrays = [DeviceArray.from_numpy(driver, given[kind]) for kind in "rlhfd"]
+    out = DeviceArray.empty(driver, (len(OPS), COUNT), np.uint64)
+    driver.launch("instructions", COUNT // 64, 64, *arrays, out, ctypes.c_int(COUNT))
+    return out.numpy()
+
+
+def as_result(op: Op, row: np.ndarray) -> np.ndarray:
+    """A row of 64-bit words as results of an instruction; 16 bits remain integers."""
+    kind = np.dtype(TYPES[op.result])
+    return row.astype({2: np.uint16, 4: np.uint32, 8: np.uint64}[kind.itemsize]).view(kind)
+
+
+def distance(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """How many floats lie between; NaNs are equal, and different from all else."""
+    integer = {4: np.int32, 8: np.int64}[found.itemsize]
+
+    def order(x: np.ndarray) -> np.ndarray:
+        bits = x.view(integer).astype(object)
+        return np.where(bits >= 0, bits, np.iinfo(integer).min - bits)
+
+    nan = np.isnan(found) & np.isnan(expected)
+    either = np.isnan(found) ^ np.isnan(expected)
+    return np.where(nan, 0, np.where(either, 10**9, np.abs(order(found) - order(expected)))).astype(float)
+
+
+def disagreements(op: Op, found: np.ndarray, expected: np.ndarray, ulps: int) -> list[int]:
+    """Where results differ by more than they may."""
+    if op.result in "fd":
+        return np.flatnonzero(distance(found, expected.astype(found.dtype)) > ulps).tolist()
+    mask = (1 << 8 * found.itemsize) - 1
+    both = [(int(x), int(y) & mask) for x, y in zip(found, expected, strict=True)]
+    return [i for i, (x, y) in enumerate(both) if x != y and not ("16" in op.text and is_half_nan(x, y, op.text))]
+
+
+def is_half_nan(found: int, expected: int, text: str) -> bool:
+    """Whether two words differ in NaNs only: which NaN results, is not said."""
+    largest = 0x7F80 if "bf16" in text else 0x7C00
+    for shift in (0, 16):
+        x, y = found >> shift & 0xFFFF, expected >> shift & 0xFFFF
+        if x != y and not (x & 0x7FFF > largest and y & 0x7FFF > largest):
+            return False
+    return True

@@ -1,4 +1,4 @@
-"""The stand-in library from Python: its settings, what it logged, and launches for its own tests."""
+"""The stand-in library from Python: its settings, and what it logged."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .driver import Driver
+
 DEFAULTS = {"devices": 2, "capability": 80, "driver_version": 13000, "processors": 4, "seed": 1, "capturing": 0}
-MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 FATBIN = (0xBA55ED50).to_bytes(4, "little") + bytes(60)
-
-
-class SimulatorError(RuntimeError):
-    """An error of the driver, with the simulator's text."""
 
 
 class Launch(NamedTuple):
@@ -50,7 +47,7 @@ class Counters(ctypes.Structure):
     )
 
 
-class Simulator:
+class Simulator(Driver):
     """A stand-in library. Who opens the same file by its path, shares its state."""
 
     def __init__(self, path: str | Path):
@@ -64,6 +61,33 @@ class Simulator:
         self.library.cuda_sim_unwritten.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
         self.library.cuda_sim_unwritten.restype = ctypes.c_int64
         self.library.cuda_sim_set.restype = ctypes.c_bool
+
+    # --- memory and modules ---------------------------------------------------------------------------
+
+    @functools.cache  # noqa: B019  (as long-lived as the library)
+    def loaded(self, device: int, capability: int) -> ctypes.c_void_p:
+        module = ctypes.c_void_p()
+        self.call("cuModuleLoadData", ctypes.byref(module), FATBIN)
+        return module
+
+    def module(self, device: int, capability: int, kernel: str = "") -> ctypes.c_void_p:
+        """All kernels are in one."""
+        return self.loaded(device, capability)
+
+    def allocate(self, size: int, device: int) -> int | None:
+        return self.library.cuda_sim_allocate(size, device)
+
+    def release(self, pointer: int) -> None:
+        self.library.cuda_sim_release(pointer)
+
+    def mark_written(self, pointer: int, size: int) -> None:
+        self.library.cuda_sim_mark_written(pointer, size)
+
+    def protect(self, pointer: int) -> None:
+        self.library.cuda_sim_protect(pointer, True)
+
+    def unwritten(self, pointer: int, size: int) -> int:
+        return self.library.cuda_sim_unwritten(pointer, size)
 
     # --- settings -------------------------------------------------------------------------------------
 
@@ -133,61 +157,3 @@ class Simulator:
         kind = kinds[array.dtype.name]
         self.call("cuTensorMapEncodeTiled", where, kind, rank, pointer, sizes, strides, boxes, steps, 0, swizzle, 0, 0)
         return ctypes.string_at(place, 128)
-
-    # --- launches for tests of kernels ----------------------------------------------------------------
-
-    def check(self, code: int) -> None:
-        if code:
-            name, text = ctypes.c_char_p(), ctypes.c_char_p()
-            self.library.cuGetErrorName(code, ctypes.byref(name))
-            self.library.cuGetErrorString(code, ctypes.byref(text))
-            raise SimulatorError(f"{(name.value or b'?').decode()}: {(text.value or b'').decode()}")
-
-    def call(self, name: str, *arguments: object) -> None:
-        self.check(getattr(self.library, name)(*arguments))
-
-    @functools.cache  # noqa: B019  (as long-lived as the library)
-    def module(self, device: int, capability: int) -> ctypes.c_void_p:
-        module = ctypes.c_void_p()
-        self.call("cuModuleLoadData", ctypes.byref(module), FATBIN)
-        return module
-
-    @contextmanager
-    def context(self, device: int) -> Iterator[None]:
-        """The device's primary context is current."""
-        context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self.call("cuCtxPushCurrent_v2", context)
-        try:
-            yield
-        finally:
-            self.call("cuCtxPopCurrent_v2", ctypes.byref(context))
-
-    def launch(
-        self,
-        kernel: str,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
-        *parameters: object,
-        shared_bytes: int = 0,
-        device: int = 0,
-        stream: int = 0,
-    ) -> None:
-        """Start a kernel with ctypes values, ctypes structures or arrays as its parameters."""
-        values: list[Any] = [ctypes.c_void_p(p.pointer) if hasattr(p, "pointer") else p for p in parameters]
-        addresses = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
-        shape = (*three(grid), *three(block))
-        capability = ctypes.c_int()
-        with self.context(device):
-            self.call("cuDeviceGetAttribute", ctypes.byref(capability), 75, device)
-            function = ctypes.c_void_p()
-            module = self.module(device, capability.value)
-            self.call("cuModuleGetFunction", ctypes.byref(function), module, kernel.encode())
-            if shared_bytes:
-                self.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, shared_bytes)
-            self.call("cuLaunchKernel", function, *shape, shared_bytes, ctypes.c_void_p(stream), addresses, None)
-
-
-def three(shape: int | Sequence[int]) -> tuple[int, ...]:
-    given = (shape,) if isinstance(shape, int) else tuple(shape)
-    return (*given, *(1,) * (3 - len(given)))

@@ -11,7 +11,7 @@ import pytest
 
 from . import fragments
 from .build import CACHE, MissingTool, cuda_include, digest, gxx, nvcc, run
-from .test_matrices import descriptor, product_of_tiles
+from .matrices import descriptor, product_of_tiles
 
 pytestmark = pytest.mark.isa_once
 

@@ -51,7 +51,7 @@ def test_every_byte_must_be_written(simulator):
     with pytest.raises(ValueError, match="16 of 16 bytes"):
         there.numpy()
     for place in (0, 1, 4, 5):
-        simulator.library.cuda_sim_mark_written(there.pointer + place, 1)
+        simulator.mark_written(there.pointer + place, 1)
     assert there[:2, :2].unwritten_bytes() == 0
     with pytest.raises(ValueError, match="2 of 4 bytes"):
         there[:2, 1:3].numpy()
@@ -66,7 +66,7 @@ def test_memory_lives_as_long_as_its_views(simulator):
     assert view.numpy().tolist() == [4, 5, 6, 7]
     del view
     gc.collect()
-    assert simulator.library.cuda_sim_unwritten(place, 8) == -1
+    assert simulator.unwritten(place, 8) == -1
 
 
 def capsule_function(name, result):
@@ -110,10 +110,10 @@ def test_consumed_capsule_keeps_the_memory(simulator):
     capsule_function("PyCapsule_SetName", ctypes.c_int)(capsule, used)
     del there, capsule
     gc.collect()
-    assert simulator.library.cuda_sim_unwritten(place, 32) == 0
+    assert simulator.unwritten(place, 32) == 0
     managed.deleter(ctypes.addressof(managed))
     gc.collect()
-    assert simulator.library.cuda_sim_unwritten(place, 32) == -1
+    assert simulator.unwritten(place, 32) == -1
     assert len(dlpack._alive) == before
 
 

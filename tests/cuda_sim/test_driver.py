@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from .device_array import DeviceArray
-from .simulator import SimulatorError
+from .driver import DriverError
 
 pytestmark = pytest.mark.isa_once
 
@@ -61,15 +61,15 @@ def test_devices(simulator):
     name = ctypes.create_string_buffer(64)
     simulator.call("cuDeviceGetName", name, 64, 1)
     assert b"sm_80" in name.value
-    with pytest.raises(SimulatorError, match="INVALID_DEVICE"):
+    with pytest.raises(DriverError, match="INVALID_DEVICE"):
         number(simulator, "cuDeviceGet", 2)
-    with pytest.raises(SimulatorError, match="knows no device attribute"):
+    with pytest.raises(DriverError, match="knows no device attribute"):
         number(simulator, "cuDeviceGetAttribute", 9999, 0)
 
 
 def test_pretending(simulator):
     with simulator.pretending(devices=0):
-        with pytest.raises(SimulatorError, match="NO_DEVICE"):
+        with pytest.raises(DriverError, match="NO_DEVICE"):
             simulator.call("cuInit", 0)
         assert number(simulator, "cuDeviceGetCount") == 0
     with simulator.pretending(driver_version=12040, capability=90):
@@ -100,9 +100,9 @@ def test_contexts_are_a_stack(simulator):
             assert get() not in (None, first)
         assert get() == first
     assert get() is None
-    with pytest.raises(SimulatorError, match="INVALID_CONTEXT"):
+    with pytest.raises(DriverError, match="INVALID_CONTEXT"):
         simulator.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-    with pytest.raises(SimulatorError, match="INVALID_CONTEXT"):
+    with pytest.raises(DriverError, match="INVALID_CONTEXT"):
         number(simulator, "cuMemAlloc_v2", ctypes.c_size_t(BYTES), kind=ctypes.c_uint64)
 
 
@@ -113,7 +113,7 @@ def test_best_translation_runs(simulator):
         with simulator.pretending(capability=capability):
             simulator.launch("architecture", 1, 1, out)
             assert out.numpy()[0] == expected
-    with simulator.pretending(capability=75), pytest.raises(SimulatorError, match="NO_BINARY_FOR_GPU"):
+    with simulator.pretending(capability=75), pytest.raises(DriverError, match="NO_BINARY_FOR_GPU"):
         simulator.launch("architecture", 1, 1, out)
 
 
@@ -127,7 +127,7 @@ def test_module(context):
     context.call("cuModuleEnumerateFunctions", functions, count, module)
     names = [number(context, "cuFuncGetName", ctypes.c_void_p(f), kind=ctypes.c_char_p) for f in functions]
     assert names == [b"add", b"architecture", b"bounded", b"by_value", b"fill", b"report"]
-    with pytest.raises(SimulatorError, match="INVALID_IMAGE"):
+    with pytest.raises(DriverError, match="INVALID_IMAGE"):
         context.call("cuModuleLoadData", ctypes.byref(ctypes.c_void_p()), b"\x7fELF" + bytes(60))
 
 
@@ -144,7 +144,7 @@ def test_parameters(context):
         where = ctypes.byref(offset), ctypes.byref(size)
         context.call("cuFuncGetParamInfo", fill_, ctypes.c_size_t(index), *where)
         found.append((offset.value, size.value))
-    with pytest.raises(SimulatorError, match="INVALID_VALUE"):
+    with pytest.raises(DriverError, match="INVALID_VALUE"):
         context.call("cuFuncGetParamInfo", fill_, ctypes.c_size_t(3), *where)
     assert found == [(0, 8), (8, 4), (12, 4)]
 
@@ -163,9 +163,9 @@ def test_shape_of_a_launch(simulator):
     simulator.launch("bounded", 1, 64, out, shared_bytes=256)
     assert (out.numpy() == 2).all()
     for grid, block, error in ((0, 64, "grid is empty"), (1, 65, "__launch_bounds__"), (1, 0, "no or too many")):
-        with pytest.raises(SimulatorError, match=error):
+        with pytest.raises(DriverError, match=error):
             simulator.launch("bounded", grid, block, out, shared_bytes=256)
-    with pytest.raises(SimulatorError, match="grid is empty or too large"):
+    with pytest.raises(DriverError, match="grid is empty or too large"):
         simulator.launch("bounded", (1, 65536, 1), 64, out)
 
 
@@ -175,11 +175,11 @@ def test_shared_memory_needs_permission(context):
     pointer = ctypes.c_void_p(out.pointer)
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(pointer))
     context.call("cuFuncSetAttribute", bounded, 8, 0)
-    with pytest.raises(SimulatorError, match="cuFuncSetAttribute"):
+    with pytest.raises(DriverError, match="cuFuncSetAttribute"):
         context.call("cuLaunchKernel", bounded, 1, 1, 1, 64, 1, 1, 60000, None, arguments, None)
     context.call("cuFuncSetAttribute", bounded, 8, 60000)
     assert number(context, "cuFuncGetAttribute", 8, bounded) == 60000
-    with pytest.raises(SimulatorError, match="of 165888"):
+    with pytest.raises(DriverError, match="of 165888"):
         context.call("cuFuncSetAttribute", bounded, 8, 166000)
 
 
@@ -191,16 +191,16 @@ def test_copies(context):
     device = ctypes.c_uint64(pointer)
     assert pointer % 256 == 0 and pointer % 512 != 0  # no more aligned than the driver promises
     back = ctypes.create_string_buffer(BYTES)
-    with pytest.raises(SimulatorError, match="256 of 256 bytes of buffer \\d+ were never written"):
+    with pytest.raises(DriverError, match="256 of 256 bytes of buffer \\d+ were never written"):
         context.call("cuMemcpyDtoH_v2", back, device, ctypes.c_size_t(BYTES))
     context.call("cuMemcpyHtoD_v2", device, bytes(range(100)), ctypes.c_size_t(100))
     context.call("cuMemsetD8Async", ctypes.c_uint64(pointer + 100), 9, ctypes.c_size_t(156), None)
     context.call("cuMemcpyDtoH_v2", back, device, ctypes.c_size_t(BYTES))
     assert back.raw == bytes([*range(100), *[9] * 156])
-    with pytest.raises(SimulatorError, match="2 bytes at byte 255 of buffer"):
+    with pytest.raises(DriverError, match="2 bytes at byte 255 of buffer"):
         context.call("cuMemcpyHtoD_v2", ctypes.c_uint64(pointer + 255), b"xx", ctypes.c_size_t(2))
     context.call("cuMemFree_v2", device)
-    with pytest.raises(SimulatorError, match="INVALID_VALUE"):
+    with pytest.raises(DriverError, match="INVALID_VALUE"):
         context.call("cuMemFree_v2", device)
 
 
@@ -208,20 +208,20 @@ def test_memory_that_was_freed(simulator):
     out = zeros(simulator)
     kept = ctypes.c_void_p(out.pointer)
     del out
-    with pytest.raises(SimulatorError, match="out of bounds"):
+    with pytest.raises(DriverError, match="out of bounds"):
         simulator.launch("fill", 1, 64, kept, ctypes.c_float(1), ctypes.c_int(64))
 
 
 def test_read_only_memory(simulator):
     out = DeviceArray.from_numpy(simulator, np.zeros(64, np.float32), read_only=True)
-    with pytest.raises(SimulatorError, match="write to a read-only buffer"):
+    with pytest.raises(DriverError, match="write to a read-only buffer"):
         fill(simulator, out)
     simulator.launch("add", 1, 64, out, zeros(simulator), ctypes.c_int(64))
 
 
 def test_memory_of_another_device(simulator):
     here, there = zeros(simulator), zeros(simulator, device=1)
-    with pytest.raises(SimulatorError, match="memory of device 1 by a kernel on device 0"):
+    with pytest.raises(DriverError, match="memory of device 1 by a kernel on device 0"):
         simulator.launch("add", 1, 64, there, here, ctypes.c_int(64))
     simulator.launch("add", 1, 64, there, there, ctypes.c_int(64), device=1)
     assert number(simulator, "cuPointerGetAttribute", 9, ctypes.c_uint64(there.pointer)) == 1
@@ -232,7 +232,7 @@ def test_function_of_another_device(context):
     values = [ctypes.c_void_p(out.pointer), ctypes.c_float(1), ctypes.c_int(64)]
     arguments = (ctypes.c_void_p * 3)(*map(ctypes.addressof, values))
     of_first = function(context, "fill")
-    with context.context(1), pytest.raises(SimulatorError, match="loaded on device 0"):
+    with context.context(1), pytest.raises(DriverError, match="loaded on device 0"):
         context.call("cuLaunchKernel", of_first, 1, 1, 1, 64, 1, 1, 0, None, arguments, None)
 
 
@@ -278,7 +278,7 @@ def capture_status(simulator):
 def test_forbidden_in_a_capture(context, name, arguments):
     with context.pretending(capturing=1):
         assert capture_status(context) == 1
-        with pytest.raises(SimulatorError, match=r"CAPTURE_UNSUPPORTED: cu\w+ during a capture"):
+        with pytest.raises(DriverError, match=r"CAPTURE_UNSUPPORTED: cu\w+ during a capture"):
             context.call(name, *arguments)
     assert capture_status(context) == 0
 
@@ -300,7 +300,7 @@ def test_captured_work_runs_at_replay(simulator):
 def test_error_text_is_the_checkers(context):
     """Through cuGetErrorString, as the package asks for it."""
     out = zeros(context)
-    with pytest.raises(SimulatorError) as caught:
+    with pytest.raises(DriverError) as caught:
         context.launch("fill", 2, 64, out, ctypes.c_float(1), ctypes.c_int(65))
     assert "CUDA_ERROR_LAUNCH_FAILED: fill: write out of bounds: buffer" in str(caught.value)
     assert "at driver.cu:" in str(caught.value)

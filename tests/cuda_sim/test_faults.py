@@ -9,7 +9,7 @@ import pytest
 
 from .cases import Case, cases_of
 from .device_array import DeviceArray
-from .simulator import SimulatorError
+from .driver import DriverError
 
 pytestmark = pytest.mark.isa_once
 
@@ -45,7 +45,7 @@ def error_of(simulator, case: Case, *given) -> str:
     """What a launch reports; empty where it ran."""
     try:
         simulator.launch(case.kernel, case.blocks, case.threads, *given)
-    except SimulatorError as error:
+    except DriverError as error:
         return str(error)
     return ""
 
@@ -66,7 +66,7 @@ def test_fault(simulator, case, seed):
 
 def test_fault_names_its_thread(simulator):
     out = DeviceArray.empty(simulator, 64, np.float32)
-    with pytest.raises(SimulatorError, match=r"bugs\.cu:\d+, block \(0,0,0\) thread \(9,0,0\)"):
+    with pytest.raises(DriverError, match=r"bugs\.cu:\d+, block \(0,0,0\) thread \(9,0,0\)"):
         simulator.launch("uninitialised_shared", 1, 64, out)
-    with pytest.raises(SimulatorError, match=r"block \(0,0,0\) thread \(\d+,0,0\)"):
+    with pytest.raises(DriverError, match=r"block \(0,0,0\) thread \(\d+,0,0\)"):
         simulator.launch("race_of_warps", 1, 64, out)

@@ -11,7 +11,7 @@ import pytest
 
 from .cases import cases_of
 from .device_array import DeviceArray
-from .simulator import SimulatorError
+from .driver import DriverError
 
 pytestmark = pytest.mark.isa_once
 
@@ -71,6 +71,6 @@ def test_tile_is_sent_swizzled_back(simulator):
 def test_fault(simulator, case, seed):
     simulator.set(seed=seed)
     tiles = Tiles(simulator)
-    with pytest.raises(SimulatorError) as caught:
+    with pytest.raises(DriverError) as caught:
         simulator.launch(case.kernel, 1, 160, tiles.params, shared_bytes=SHARED_BYTES)
     assert case.names(str(caught.value)), str(caught.value)
