@@ -107,19 +107,31 @@ def resources_of(fatbin: Path) -> dict[tuple[str, str], Resources]:
     return found
 
 
-def instructions_of(fatbin: Path, targets: Iterable[str]) -> dict[tuple[str, str], Counter[str]]:
-    """How many of each machine instruction (``HMMA``, ``LDL``), by kernel and target."""
-    found: dict[tuple[str, str], Counter[str]] = {}
-    line = re.compile(
-        r"^\s+(?:Function : ([\w$]+)|/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9]*))", re.MULTILINE
-    )
+def blocks_of(fatbin: Path, targets: Iterable[str]) -> dict[tuple[str, str], list[Counter[str]]]:
+    """How many of each machine instruction (``HMMA``, ``LDL``) the basic blocks have, by kernel and target."""
+    instruction = r"/\*(?P<place>[0-9a-f]{4,})\*/\s+(?:@!?U?P\d+\s+)?(?P<name>[A-Z][A-Z0-9]*)(?P<operands>[^;]*);"
+    line = re.compile(rf"^\s+(?:Function : (?P<kernel>[\w$]+)|{instruction})", re.MULTILINE)
+    found: dict[tuple[str, str], list[Counter[str]]] = {}
     for target in targets:
-        counts: Counter[str] = Counter()
+        code: dict[str, list[tuple[int, str, str]]] = {}
         for match in line.finditer(dump("-sass", "-arch", f"sm_{target}", fatbin)):
-            if match[1]:
-                counts = Counter()
-                if not is_stub(match[1], target):
-                    found[match[1], target] = counts
+            if match["kernel"]:
+                instructions = code.setdefault(match["kernel"], [])
             else:
-                counts[match[2]] += 1
+                instructions.append((int(match["place"], 16), match["name"], match["operands"]))
+        found.update({(kernel, target): split(code[kernel]) for kernel in code if not is_stub(kernel, target)})
     return found
+
+
+def split(instructions: list[tuple[int, str, str]]) -> list[Counter[str]]:
+    """Basic blocks end with a jump, and begin where one leads to."""
+    begins = {int(match[1], 16) for _, name, operands in instructions
+              if name in ("BRA", "BSSY") and (match := re.search(r"0x([0-9a-f]+)", operands))}  # fmt: skip
+    blocks: list[Counter[str]] = [Counter()]
+    for place, name, _ in instructions:
+        if place in begins:
+            blocks.append(Counter())
+        blocks[-1][name] += 1
+        if name in ("BRA", "BRX", "BSYNC", "BREAK", "CALL", "RET", "EXIT"):
+            blocks.append(Counter())
+    return [block for block in blocks if block]
