@@ -130,7 +130,7 @@ pybind11_add_module(_cuda NO_EXTRAS ${sources} ${CMAKE_CURRENT_BINARY_DIR}/fatbi
   csrc/bind/views.cpp csrc/bind/exchange.cpp csrc/embedding/embedding_checks.cpp
   csrc/base/axes.cpp csrc/positional_encoding/sinusoid.cpp)
 target_include_directories(_cuda PRIVATE ${TEGULA_CUDA_INCLUDE})
-if(NOT "90a" IN_LIST TEGULA_CUDA_TARGETS)
+if(NOT "90a" IN_LIST targets)
   target_compile_definitions(_cuda PRIVATE TEGULA_WITHOUT_SM_90A)
 endif()
 target_compile_definitions(_cuda PRIVATE TEGULA_CUDA_TOOLKIT="${nvcc_version}")

@@ -6,6 +6,9 @@ import hypothesis
 import pytest
 import tegula as tg
 
+# Its files run in processes of their own, where torch believes in a GPU: see test_cuda.py.
+collect_ignore = ["cuda"]
+
 ISA = tg.config()["isa"]
 
 # The same examples on every run, so that a red build can be repeated.

@@ -146,7 +146,9 @@ Range checked_range(const View& view, int64_t limit, const int64_t* ignored, con
     throw IndexError(message(noun, " ", digits, " at ", name, place_text(view, index),
                              " is outside [0, ", limit, ")"));
   }
-  return range;
+  // Somebody has changed the array since; the range must not be used.
+  throw IndexError(message(noun, " ", range.low < 0 ? range.low : range.high, " in ", name,
+                           " is outside [0, ", limit, ")"));
 }
 
 }  // namespace tegula
